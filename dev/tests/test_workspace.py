@@ -132,9 +132,9 @@ def test_the_engine_stays_small() -> None:
     member, 126; names that nodes share, 30; that a machine without room for a thread or a port is asked again, 18; that
     a loop without room for its thread begins later, 12; `await_departure` and `closed`, 11; the address towards the
     service in time, 10; the bound of leaving, 3; a rank 0 that the others can reach, 28; that what cannot be read is
-    said once, 8; that what is read is bounded before it is believed, 31."""
+    said once, 8; that what is read is bounded before it is believed, 32."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 5979
+    assert sum(map(_lines_of_code, modules)) <= 5980
 
 
 def _lines_of_code(text: str) -> int:
