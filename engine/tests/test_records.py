@@ -199,6 +199,12 @@ def test_what_cannot_be_read_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     assert read(b"not ours, either", b"y", gone)[1] == both
 
 
+def test_the_name_of_what_cannot_be_read_is_logged_on_one_short_line(caplog: pytest.LogCaptureFixture) -> None:
+    assert read_nodes(snapshot({"nodes/1/\x1b[2J\n" + "x" * 5000: b"not ours"})) == {}
+    assert caplog.messages[0].startswith(r"ignoring 'nodes/1/\x1b[2J\nxxx")
+    assert caplog.messages[0].index("': ") < 100
+
+
 def test_nodes_are_read_in_order_of_arrival_and_once() -> None:
     values = {"nodes/1/b": replace(NODE, id="b").encode(), "nodes/1/a": NODE.encode(), "nodes/1/c": b"not ours"}
     first = snapshot(values)

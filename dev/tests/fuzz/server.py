@@ -1,4 +1,4 @@
-"""A server on this machine that answers whatever it is told to."""
+"""A server on this machine that answers whatever a test wants."""
 
 import socket
 from collections.abc import Callable, Iterator

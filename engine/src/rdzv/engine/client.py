@@ -15,6 +15,7 @@ from rdzv_core.backend import ABSENT, Entry, KeyValueBackend, Lease, PutOutcome,
 from rdzv_core.deadline import pause_within
 from rdzv_core.envelope import NONCE_HISTORY, Envelope
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
+from rdzv_core.text import printable
 
 from .aside import adopt_loggers, node_logger, speaking_aside
 
@@ -183,7 +184,7 @@ class DecodedSnapshot:
         """Log that what `key` holds cannot be read: once, and not for each later snapshot that holds the same."""
         if key not in self._ignored:
             self._ignored[key] = self.encoded.entries[key]
-            logger.warning("ignoring '%s': %s", key, error)
+            logger.warning("ignoring '%s': %s", printable(key), error)
 
 
 def unwrap(entry: Entry | None) -> VersionedValue | None:
