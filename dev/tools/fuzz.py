@@ -1,6 +1,7 @@
 """Run the fuzzer of dev/tests/fuzz again and again, each time with other examples, until one fails or time is over."""
 
 import argparse
+import os
 import secrets
 import subprocess
 import sys
@@ -16,12 +17,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long to look: 10")
     parser.add_argument("tests", nargs="*", default=["dev/tests/fuzz"], help="of pytest, such as -k decoders")
     arguments, more = parser.parse_known_args()
+    environ = {**os.environ, "RDZV_FUZZ": "1"}
     began = time.monotonic()
     passes = 0
     while time.monotonic() - began < 60 * arguments.minutes:
         seed = secrets.randbits(32)
         command = [sys.executable, "-m", "pytest", "--quiet", "-m", "soak", f"--hypothesis-seed={seed}"]
-        code = subprocess.run([*command, *arguments.tests, *more], cwd=ROOT, check=False).returncode
+        code = subprocess.run([*command, *arguments.tests, *more], cwd=ROOT, check=False, env=environ).returncode
         passes += 1
         minutes = (time.monotonic() - began) / 60
         print(

@@ -15,6 +15,7 @@ from rdzv.engine.notices import (
     drain_key,
     drain_notice,
     failure_key,
+    first_drain,
     name_in_id,
     name_of,
     nodes_that_drain,
@@ -25,6 +26,21 @@ from rdzv.engine.notices import (
 from rdzv.engine.rules import _natural
 
 from .coroutines import Harness
+
+
+@pytest.mark.parametrize(("there", "stands"), [(None, False), (1.0, True), (2.0, True), (2.5, False)])
+def test_of_two_drains_the_one_stands_that_takes_no_longer(there: float | None, stands: bool) -> None:
+    mine, harness = DrainNotice(2.0, "mine"), Harness()
+    known = None if there is None else DrainNotice(there, "before")
+    if known is not None:
+        harness.put(drain_key("a.1"), known.encode())
+    assert first_drain(mine, harness.client.read(drain_key("a.1"), harness.now)) == (known if stands else mine)
+
+
+def test_a_drain_that_cannot_be_read_does_not_stand() -> None:
+    mine, harness = DrainNotice(2.0, "mine"), Harness()
+    harness.put(drain_key("a.1"), b"{}")
+    assert first_drain(mine, harness.client.read(drain_key("a.1"), harness.now)) is mine
 
 
 def test_a_pardon_is_a_quarantine_that_is_over_and_counts_for_none() -> None:

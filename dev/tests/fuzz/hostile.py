@@ -1,6 +1,7 @@
 """What a service may send that nothing of rdzv has written, as strategies of hypothesis."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,5 +89,12 @@ def _places(value: Any) -> Iterator[Callable[[Any], Any]]:
 
 def fuzzed(examples: int) -> settings:
     """So many examples, however long they take: what hangs the limits of the test itself find."""
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
-    return settings(max_examples=examples, deadline=None, suppress_health_check=checks, database=None, print_blob=True)
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+        database=None,
+        print_blob=True,
+        # What the soak passes it passes the next time, too; `python3 dev.py fuzz` looks for more.
+        derandomize="RDZV_FUZZ" not in os.environ,
+    )
