@@ -39,6 +39,7 @@ def test_successor_counts_on_and_remembers_so_many() -> None:
         ("rdzv", 2),
         ("rdzv", None),
         ("writer", 1),
+        ("writer", []),
         ("nonce", 1),
         ("past", ["0a1b2c", 1]),
         ("past", 1),

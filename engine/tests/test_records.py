@@ -26,6 +26,7 @@ from rdzv.engine.records import (
     State,
     number_of,
     numbered,
+    of_another_version,
     read_nodes,
     read_record,
 )
@@ -218,6 +219,7 @@ def test_nodes_are_read_in_order_of_arrival_and_once() -> None:
 @pytest.mark.parametrize(
     ("record", "field", "value"),
     [
+        (NODE, "last_round", str(10**19)),
         (NODE, "last_round", "9" * 20),
         (NODE, "last_round", "9" * 4301),
         (NODE, "port", "1e999"),
@@ -257,6 +259,13 @@ def test_a_number_in_a_key_is_written_in_one_way() -> None:
 def test_a_record_that_stands_at_the_key_of_another_node_is_none() -> None:
     there = snapshot({"nodes/1/b": NODE.encode(), "nodes/0/a": NODE.encode(), "nodes/1/a": NODE.encode()})
     assert list(read_nodes(there)) == ["nodes/1/a"]
+
+
+def test_nodes_of_another_version_are_found_by_their_keys() -> None:
+    there = {"nodes/1/a": NODE.encode(), "nodes/1/b": b'{"schema":4}', "nodes/1/c": b"{}"}
+    found = of_another_version(snapshot(there))
+    assert list(found) == ["b"]
+    assert isinstance(found["b"], OtherVersionError)
 
 
 def test_a_status_tells_a_cause_in_short() -> None:
