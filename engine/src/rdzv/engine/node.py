@@ -10,6 +10,7 @@ from functools import partial
 
 from rdzv_core.backend import STATE_KEY
 from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.text import printable
 
 from ..hooks import Event, EventKind
 from ..settings import RendezvousSettings
@@ -137,7 +138,7 @@ class Node:
         before, self.run.notices = self.run.notices, notices
         self.countdown.observe(notices, self.clock())
         for key in notices.unreadable.keys() - before.unreadable.keys():
-            logger.warning("ignoring '%s' of '%s': %s", key, self.settings.run, notices.unreadable[key])
+            logger.warning("ignoring '%s' of '%s': %s", printable(key), self.settings.run, notices.unreadable[key])
         if self.run.snapshot is None:
             # What a node finds when it comes happened before.
             return []
