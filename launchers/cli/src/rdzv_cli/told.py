@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import Final
 
+from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.options import PREFIX
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import load_backend_plugin
@@ -49,8 +51,11 @@ def _runs(environ: Mapping[str, str]) -> list[str]:
 
 def _run_of(params: RendezvousParameters) -> str:
     """What an agent of a run has in common with every other one on the same machine."""
-    plugin = load_backend_plugin(params.backend)
-    where = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
+    where = params.endpoint
+    # A launcher of one's own may have a backend that is not registered.
+    with suppress(RendezvousParameterError):
+        plugin = load_backend_plugin(params.backend)
+        where = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
     servers = sorted(server.strip() for server in where.split(","))
     prefix = params.get(PREFIX.name, PREFIX.default)
     return f"{_RUN}={_print_of(repr((params.backend, servers, prefix, params.run_id)))}"
