@@ -211,13 +211,13 @@ def assert_found(name: str, bounds: Bounds, number: int) -> None:
 
 
 STATES = {
-    "programs": 44_732,
-    "faults": 16_253,
-    "pause": 43_602,
-    "ended-lease": 20_967,
-    "drain": 20_427,
-    "short-drain": 29_102,
-    "quarantine": 6_196,
+    "programs": 47_084,
+    "faults": 16_496,
+    "pause": 43_618,
+    "ended-lease": 22_231,
+    "drain": 21_491,
+    "short-drain": 30_462,
+    "quarantine": 7_378,
     "admission": 68_456,
     "two-nodes": 16_430,
     "two-nodes-pause": 14_015,
