@@ -12,7 +12,8 @@ from rdzv_core.backend import Lease, RendezvousBackend
 from rdzv_core.errors import RendezvousError
 
 from .report import Report
-from .suite.base import CONNECT, Conformance, is_fixture
+from .suite.base import CONNECT, Conformance, Verdict, is_fixture, leave_out
+from .suite.contact import contact_of
 from .watchdog import DEFAULT, Watchdog
 
 _SUITE: Final = "rdzv_conformance.suite."
@@ -76,12 +77,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave a test out where no client of its class has ever got an answer: it would say the same once more."""
+    if _is_of_suite(item) and (failure := contact_of(item).failure):
+        leave_out(item, Verdict.NOT_TRIED, failure)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Name the rule that an error breaks which left a backend as it was."""
     report = yield
+    if _is_of_suite(item) and report.when == "call" and not report.failed:
+        contact_of(item).forgive()
+    elif _is_of_suite(item) and report.failed and (failure := contact_of(item).failure):
+        report.sections.append(("rdzv conformance", f"{failure}; the rest of it is not tried."))
     if call.excinfo is not None and _is_of_suite(item) and _left_a_backend(call.excinfo):
         report.sections.append(
             (

@@ -13,6 +13,7 @@ from rdzv_core.backend import Capability, Entry, KeyValueBackend, RendezvousBack
 from rdzv_core.errors import RendezvousError
 
 from ..processes import Processes
+from .contact import contact_of
 
 _E = TypeVar("_E", bound=RendezvousError)
 
@@ -146,12 +147,19 @@ class Conformance:
     @pytest.fixture(autouse=True)
     def applicable(
         self, request: pytest.FixtureRequest, connect: Callable[[str], RendezvousBackend], run_id: str
-    ) -> None:
+    ) -> Iterator[None]:
         """Let a test run only where it applies, by the backend's own declaration."""
         if not callable(connect):
             pytest.fail(f"`connect` of {type(self).__name__} must return a function that makes clients: {CONNECT}")
-        backend = connect(run_id)
+        contact = contact_of(request.node)
+        with contact.made():
+            backend = connect(run_id)
         _close(backend)
+        self._leave_out_what_does_not_apply(request, backend)
+        with contact.watched(type(backend)):
+            yield
+
+    def _leave_out_what_does_not_apply(self, request: pytest.FixtureRequest, backend: RendezvousBackend) -> None:
         name = backend.name
         capabilities: Collection[Capability] = getattr(backend, "capabilities", ())
         unsupported: Mapping[Capability, str] = getattr(backend, "unsupported", {})
