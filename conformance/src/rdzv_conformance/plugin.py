@@ -17,6 +17,8 @@ from .suite.contact import contact_of
 from .watchdog import DEFAULT, Watchdog
 
 _SUITE: Final = "rdzv_conformance.suite."
+_QUICK: Final = frozenset({"capabilities", "register", "fencing", "keys", "order", "store"})
+"""The topics of ``-m quick``, but for tests that need processes of their own: seconds, even where each call takes long."""
 _WEAKENING: Final = frozenset({"skip", "skipif", "xfail"})
 _REPORT: Final = pytest.StashKey[Report]()
 
@@ -43,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rdzv_requires(capability): makes sense with this capability only")
     config.addinivalue_line("markers", "rdzv_lacks(capability): makes sense without this capability only")
     config.addinivalue_line("markers", "rdzv_feature(name, what): shows this feature of rdzv on the backend")
+    config.addinivalue_line("markers", "quick: the suite's first stage: calls of healthy clients, in about ten seconds")
     report = config.stash[_REPORT] = Report()
     config.pluginmanager.register(report, "rdzv-conformance-report")
     if not (config.getoption("usepdb") or config.getoption("trace")):
@@ -65,13 +68,16 @@ def pytest_pycollect_makeitem(
     return made
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test of the suite its topic, and a strict xfail where a deviation is declared."""
+    """Give every test of the suite its topic and its stage, and a strict xfail where a deviation is declared."""
     for item in items:
         if _is_of_suite(item):
-            module = item.function.__module__
+            topic = item.function.__module__.removeprefix(_SUITE)
             _refuse_weakening_marks(item)
-            Report.assign(item, module.removeprefix(_SUITE))
+            Report.assign(item, topic)
+            if topic in _QUICK and "processes" not in item.fixturenames:
+                item.add_marker(pytest.mark.quick)
             reason = item.cls.deviations.get(item.originalname, item.cls.deviations.get(item.name))
             if reason is not None:
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

@@ -28,7 +28,9 @@ class Contact:
     @property
     def failure(self) -> str:
         """Why nothing more is tried; empty: all is well, or nothing was asked yet."""
-        return "" if self.answered or not self.error else f"no client of this class has ever got an answer: {self.error}"
+        if self.answered or not self.error:
+            return ""
+        return f"no client of this class has ever got an answer: {self.error}"
 
     @contextmanager
     def made(self) -> Iterator[None]:
