@@ -257,6 +257,13 @@ class Patient(MemoryBackend):
         return super().call(timeout + 3, *request)
 
 
+class IgnoresItsTimeout(MemoryBackend):
+    """Waits for an answer to a read however long that takes; after half a minute a test has an end, too."""
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        return super().read(key, timeout=30)
+
+
 class AsksAgainForAsLong(MemoryBackend):
     """Gives each of two questions of one call the whole timeout."""
 
@@ -532,6 +539,11 @@ FAULTS = {
         ),
         Fault(DeniesWhatItWrote, "test_put_whose_reply_is_lost_is_unknown", "answered RendezvousConnectionError"),
         Fault(Patient, "test_calls_end_in_time_and_the_client_goes_on", "with a timeout of 1.0 s took"),
+        Fault(
+            IgnoresItsTimeout,
+            "test_calls_end_in_time_and_the_client_goes_on",
+            "these calls have not ended within 20 s, whatever their timeout: read",
+        ),
         Fault(
             AsksAgainForAsLong,
             "test_calls_end_in_time_however_slow_the_answers_are",

@@ -18,7 +18,7 @@ from .watchdog import DEFAULT, Watchdog
 
 _SUITE: Final = "rdzv_conformance.suite."
 _QUICK: Final = frozenset({"capabilities", "register", "fencing", "keys", "order", "store"})
-"""The topics of ``-m quick``, but for tests that need processes of their own: seconds, even where each call takes long."""
+"""The topics of ``-m quick``, but for tests that need processes of their own."""
 _WEAKENING: Final = frozenset({"skip", "skipif", "xfail"})
 _REPORT: Final = pytest.StashKey[Report]()
 
