@@ -70,6 +70,7 @@ def test_page_of_guarantees_has_the_defaults() -> None:
     interval, times = default["keep_alive_interval"], default["keep_alive_max_attempt"]
     assert f"{interval:g} s \N{MULTIPLICATION SIGN} {times} = {interval * times:g} s" in page
     assert f"{rdzv_core.MAX_PAYLOAD // 1024} KiB" in page
+    assert f"a key {rdzv_core.backend.MAX_KEY} characters" in page
 
 
 def test_page_of_guarantees_names_tests_that_exist_for_each_promise() -> None:

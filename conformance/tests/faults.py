@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rdzv_core.backend import Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
@@ -17,6 +18,7 @@ from rdzv_transport import ProcessLocal
 from .reference import (
     Connections,
     DurableBackend,
+    DurableService,
     Granted,
     MemoryBackend,
     MemoryLease,
@@ -136,6 +138,16 @@ class LeaseOfTheDead(Service):
         return alive
 
 
+class ForgetsLeasedKeys(DurableService):
+    """Gives leases their time anew after an outage, and has forgotten their keys."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("service.json"))
+        self.entries = {key: stored for key, stored in self.entries.items() if stored.lease is None}
+        for lease in self.leases.values():
+            lease.ends = time.monotonic() + lease.ttl
+
+
 class RisenLease(Service):
     """Opens an ended lease again when its owner comes back."""
 
@@ -203,6 +215,16 @@ class PatternPrefix(Service):
     def list(self, prefix: str) -> dict[str, Stored]:
         pattern = re.escape(prefix).replace("_", ".")
         return {key: stored for key, stored in self.entries.items() if re.fullmatch(f"{pattern}(/.*)?", key)}
+
+
+class CutsKeys(Service):
+    """Has names of 255 characters, and takes the beginning of a longer one."""
+
+    def read(self, key: str) -> Stored | None:
+        return super().read(key[:255])
+
+    def put(self, key: str, value: bytes, expect: str | int | None, lease: int | None) -> tuple[bool, Stored | None]:
+        return super().put(key[:255], value, expect, lease)
 
 
 class ChangedBytes(Service):
@@ -518,6 +540,7 @@ FAULTS = {
         ),
         Fault(SleepsOn, "test_lease_ends_within_a_second_of_its_time", "leases end too late for who waits: one of 1 s"),
         Fault(LeaseOfTheDead, "test_keys_of_a_killed_owner_go", "for the keys of a killed owner to go"),
+        Fault(ForgetsLeasedKeys, "test_lease_is_true_to_its_word_after_a_restart", "a lease lives on without its keys"),
         Fault(RisenLease, "test_owner_that_slept_too_long_learns_it", "did not learn that its lease has ended"),
         Fault(LeaseForEver, "test_last_put_decides_on_which_lease_a_key_hangs", "a lease that it no longer hung on"),
         Fault(PartialList, "test_many_keys_are_read_completely", "44 of 300 keys are missing"),
@@ -525,6 +548,7 @@ FAULTS = {
         Fault(
             HidesAKey, "test_order_is_the_same_wherever_it_is_read", "'suite/a' was written, and a snapshot lacks it"
         ),
+        Fault(CutsKeys, "test_longest_key_is_a_key", "a key of 1024 characters is taken for another: "),
         Fault(PatternPrefix, "test_prefix_is_no_pattern", "a prefix is taken for a pattern"),
         Fault(KnowsNoAddress, "test_address_that_faces_the_service", "and local_address is '127.0.0.1'"),
         Fault(TextualPrefix, "test_prefix_is_a_path", "read_all misunderstands a prefix"),

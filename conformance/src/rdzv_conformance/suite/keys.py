@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 from rdzv.store import KeyValueStore
-from rdzv_core.backend import ANY, MAX_PAYLOAD, KeyValueBackend, PutOutcome, Snapshot
+from rdzv_core.backend import ABSENT, ANY, MAX_KEY, MAX_PAYLOAD, KeyValueBackend, PutOutcome, Snapshot
 from rdzv_core.errors import RendezvousParameterError
 
 from ..meanwhile import value_of
@@ -96,6 +96,35 @@ class KeysConformance(Conformance):
         for call in (lambda: client.set_state(too_large), lambda: store.set("key", too_large)):
             error = refusal(call, RendezvousParameterError)
             assert str(len(too_large)) in str(error), f"the error does not name the size: {error}"
+
+    @pytest.mark.parametrize("segment", [MAX_KEY, 200], ids=["one segment", "several"])
+    def test_longest_key_is_a_key(self, client: KeyValueBackend, segment: int) -> None:
+        """A key of `MAX_KEY` characters is one as all others, and is not confused with one that ends differently."""
+        piece = "x" * segment
+        longest = "/".join([ROOT, *[piece] * (MAX_KEY // segment + 1)])[:MAX_KEY]
+        names = [longest, f"{longest[:-1]}y", longest[:-2]]
+        since = client.read_all(ROOT, timeout=CALL)
+        for name in names:
+            put = client.put(name, name.encode(), expect=ABSENT, timeout=CALL)
+            assert put.outcome is PutOutcome.APPLIED, f"a key of {len(name)} characters is taken for another: {put}"
+        for name in names:
+            assert value_of(client.read(name, timeout=CALL)) == name.encode(), (
+                f"a key of {len(name)} characters is lost"
+            )
+        assert _values(client.read_all(ROOT, timeout=CALL)) == {name: name.encode() for name in names}
+        assert client.wait(ROOT, since, timeout=CALL).entries.keys() == set(names)
+        client.delete(longest, timeout=CALL)
+        assert client.read_all(ROOT, timeout=CALL).entries.keys() == set(names[1:]), (
+            "deleting a long key deletes others"
+        )
+
+    def test_too_long_a_key_is_refused_before_it_is_sent(self, client: KeyValueBackend) -> None:
+        """A store's key that makes more than `MAX_KEY` characters is named as such, with the limit, by every call."""
+        client.close()  # whatever is sent now is another error
+        store, name = KeyValueStore(client, timeout=timedelta(seconds=CALL)), "/" * (MAX_KEY // 3)
+        for call in (lambda: store.set(name, b""), lambda: store.get(name), lambda: store.queue_push(name, b"")):
+            error = refusal(call, RendezvousParameterError)
+            assert str(MAX_KEY) in str(error), f"the error does not name the limit: {error}"
 
     def test_names_are_kept_apart(self, client: KeyValueBackend) -> None:
         """Every segment of the contract's alphabet is a name of its own, upper case and lower case too."""
