@@ -23,6 +23,9 @@ _VALUES: Final = {
     "lines": b"\na\r\n\n",
     "like JSON": b'{"a": null}',
     "like a number": b"1e3",
+    "leading zeros": b"007",
+    "blanks": b" a  ",
+    "text with two forms": "\ufeffe\u0301".encode(),
     "256 KiB and an envelope": random.Random(0).randbytes(MAX_PAYLOAD + 1024),  # noqa: S311 - no secret
 }
 _NAMES: Final = (
@@ -60,6 +63,10 @@ _ODD_RUNS: Final = (
     "\udcff",  # a byte of a command line that is not UTF-8
     "".join(map(chr, range(128))),
 )
+_SIZES: Final = (1, 127, 128, 255, 256, 4095, 4096, 65535, 65536, 65537)
+"""Sizes at which a length needs another byte, or a page is full."""
+_MANY: Final = 1100
+"""More keys than services give at once, by default."""
 _LONG: Final = "x" * 300
 """What run ids have in common that differ only in their ends, or in their beginnings."""
 
@@ -87,6 +94,20 @@ class KeysConformance(Conformance):
         assert agree, "the two ways of reading disagree"
         answered = put.entry == entry
         assert answered, "the answer to the put is not what was written"
+
+    def test_values_of_every_size_come_back(self, client: KeyValueBackend) -> None:
+        """Where a length needs one byte more, or a page is full, nothing is cut and nothing is added."""
+        values = {f"suite/{size}": bytes(range(1, 256)) * (size // 255 + 1) for size in _SIZES}
+        values = {name: value[: int(name.rpartition("/")[2])] for name, value in values.items()}
+        for name, value in values.items():
+            client.put(name, value, expect=ANY, timeout=CALL)
+        found = _values(client.read_all(ROOT, timeout=CALL))
+        sizes = {name: len(value) for name, value in found.items()}
+        assert sizes == {name: len(value) for name, value in values.items()}, (
+            "values have other sizes than were written"
+        )
+        intact = found == values
+        assert intact, "a value was changed on its way"
 
     def test_too_large_a_value_is_refused_before_it_is_sent(self, client: KeyValueBackend) -> None:
         """What does not fit into 256 KiB is named as such, with its size, by the register and by the store."""
@@ -168,13 +189,15 @@ class KeysConformance(Conformance):
         assert client.read_all(f"suite/{name}", timeout=CALL).entries.keys() == inside, (
             "a prefix is taken for a pattern"
         )
+        waited = client.wait(f"suite/{name}", Snapshot(), timeout=CALL)
+        assert waited.entries.keys() == inside, "wait takes a prefix for a pattern"
         client.delete(f"suite/{name}", timeout=CALL)
         assert client.read_all(ROOT, timeout=CALL).entries.keys() == outside, "delete takes a prefix for a pattern"
 
     def test_many_keys_are_read_completely(self, client: KeyValueBackend) -> None:
         """A list is never partial."""
-        names = {f"suite/{number}" for number in range(300)}
-        with ThreadPoolExecutor(4) as pool:
+        names = {f"suite/{number}" for number in range(_MANY)}
+        with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda name: client.put(name, name.encode(), expect=ANY, timeout=CALL), names))
         entries = client.read_all(ROOT, timeout=CALL).entries
         assert entries.keys() == names, f"{len(names - entries.keys())} of {len(names)} keys are missing"
@@ -240,6 +263,9 @@ class KeysConformance(Conformance):
             ("{}", "{}-"),
             ("x{}", "X{}"),
             ("{}/a", "{}/b"),
+            ("{}xa", "{}_a"),
+            ("{}xa", "{}.a"),
+            pytest.param("{}\u00e9", "{}e\u0301", id="two forms of one letter"),
             pytest.param(f"{{}}{_LONG}a", f"{{}}{_LONG}b", id="long, end"),
             pytest.param(f"a{_LONG}{{}}", f"b{_LONG}{{}}", id="long, beginning"),
         ],
