@@ -1,12 +1,16 @@
 """What the pages say of names, files and numbers is what there is."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 import rdzv
 import rdzv_core
 from rdzv.engine.registration import NodeState
+from rdzv_conformance import BackendConformance
+from rdzv_conformance.suite.network import NetworkConformance
+from rdzv_conformance.suite.traps import LOOK_AT
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -60,6 +64,21 @@ def test_the_glossary_has_every_state_of_a_node() -> None:
     (row,) = [line for line in (DOCS / "glossary.md").read_text().splitlines() if line.startswith("| node state |")]
     states = [state.name.lower().replace("rereg", "re-reg") for state in NodeState]
     assert f": {', '.join(states[:-1])} or {states[-1]} |" in row
+
+
+def test_page_of_authors_has_every_heading_that_a_failure_names() -> None:
+    headings = set(re.findall(r"^#{2,3} (.+)$", (DOCS / "writing-a-backend.md").read_text(), re.M))
+    assert {heading for named in LOOK_AT.values() for heading in named} <= headings
+
+
+def test_page_of_the_tests_has_an_entry_for_each() -> None:
+    conf = runpy.run_path(str(DOCS / "conf.py"))
+    source = [(DOCS / "tests-of-a-backend.md").read_text()]
+    conf["list_tests"](None, "tests-of-a-backend", source)
+    names = re.findall(r"^### (test_\w+)$", source[0], re.M)
+    tests = {name for name in dir(BackendConformance) + dir(NetworkConformance) if name.startswith("test_")}
+    assert set(names) == tests
+    assert len(names) == len(tests)
 
 
 def test_page_of_guarantees_has_the_defaults() -> None:

@@ -11,6 +11,7 @@ import pytest
 from rdzv_core.backend import Lease, RendezvousBackend
 from rdzv_core.errors import RendezvousError
 
+from .catalogue import look_at
 from .report import Report
 from .suite.base import CONNECT, Conformance, Verdict, is_fixture, leave_out
 from .suite.contact import contact_of
@@ -73,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give every test of the suite its topic and its stage, and a strict xfail where a deviation is declared."""
     for item in items:
         if _is_of_suite(item):
-            topic = item.function.__module__.removeprefix(_SUITE)
+            topic = _topic(item)
             _refuse_weakening_marks(item)
             Report.assign(item, topic)
             if topic in _QUICK and "processes" not in item.fixturenames:
@@ -98,8 +99,11 @@ def pytest_runtest_makereport(
     report = yield
     if _is_of_suite(item) and report.when == "call" and not report.failed:
         contact_of(item).forgive()
-    elif _is_of_suite(item) and report.failed and (failure := contact_of(item).failure):
-        report.sections.append(("rdzv conformance", f"{failure}; the rest of it is not tried."))
+    elif _is_of_suite(item) and report.failed:
+        if failure := contact_of(item).failure:
+            report.sections.append(("rdzv conformance", f"{failure}; the rest of it is not tried."))
+        headings = ", ".join(f"'{one}'" for one in look_at(_topic(item), item.originalname))
+        report.sections.append(("rdzv conformance", f'What is usually behind it: {headings}, in "Writing a backend".'))
     if call.excinfo is not None and _is_of_suite(item) and _left_a_backend(call.excinfo):
         report.sections.append(
             (
@@ -125,6 +129,11 @@ def _is_of_suite(item: pytest.Item) -> TypeGuard[pytest.Function]:
     if not (isinstance(item, pytest.Function) and item.cls and issubclass(item.cls, Conformance)):
         return False
     return str(item.function.__module__).startswith(_SUITE)
+
+
+def _topic(item: pytest.Function) -> str:
+    """The file of the suite in which a test stands."""
+    return str(item.function.__module__).removeprefix(_SUITE)
 
 
 def _left_a_backend(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:

@@ -45,3 +45,4 @@ def test_fault_is_caught_and_named(pytester: pytest.Pytester, name: str) -> None
     result = pytester.runpytest("-x", f"test_faulty.py::TestFaulty::{fault.test}")
     assert result.parseoutcomes().get("failed", 0) >= 1, f"{fault.faulty.__doc__} No test noticed."
     result.stdout.fnmatch_lines(f"*{fault.words}*")
+    result.stdout.fnmatch_lines('What is usually behind it: *, in "Writing a backend".')
