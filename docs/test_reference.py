@@ -1,5 +1,6 @@
 """What the pages say of names, files and numbers is what there is."""
 
+import pkgutil
 import re
 import runpy
 from pathlib import Path
@@ -64,6 +65,24 @@ def test_the_glossary_has_every_state_of_a_node() -> None:
     (row,) = [line for line in (DOCS / "glossary.md").read_text().splitlines() if line.startswith("| node state |")]
     states = [state.name.lower().replace("rereg", "re-reg") for state in NodeState]
     assert f": {', '.join(states[:-1])} or {states[-1]} |" in row
+
+
+def _exists(name: str) -> bool:
+    """Whether a dotted name of a module, or of what stands in one, leads to something."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def test_names_that_changed_are_gone_and_the_new_ones_exist() -> None:
+    table = (DOCS / "writing-a-backend.md").read_text().partition("\n## Names that changed\n")[2]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| 0.")]
+    old, new = (re.findall(r"`(rdzv\w*\.[\w.]+)`", " ".join(row[column] for row in rows)) for column in (1, 2))
+    assert len(new) > 40
+    assert [name for name in new if not _exists(name)] == []
+    assert [name for name in old if _exists(name)] == []
 
 
 def test_page_of_authors_has_every_heading_that_a_failure_names() -> None:
