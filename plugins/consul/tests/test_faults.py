@@ -29,11 +29,13 @@ class TestNetwork(NetworkConformance):
         answer("200 OK", b"[" * 50000, "X-Consul-Index: 7"),
         answer("404 Not Found", b"Not Found"),
         answer("409 Conflict", b'{"Errors":[{"What":"it rains"}]}'),
+        answer("200 OK", b"[]", f"X-Consul-Index: {'9' * 4301}"),
         *STRANGE,
         answer("500 Internal Server Error", b"rpc error: EOF"),
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Consul-Index: 7\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nX-Consul-Index: 7\r\n\r\n[",
     )
+    answer_of = staticmethod(lambda body: answer("200 OK", body, "X-Consul-Index: 7"))
     something_else = answer("404 Not Found", b"Nothing here"), "404.*Nothing here.*is it Consul"
     passing = (("500", answer("500 Internal Server Error", b"No cluster leader")), *GATEWAY_ERRORS)
 

@@ -31,11 +31,13 @@ class TestNetwork(NetworkConformance):
         answer("400 Bad Request", b'{"errorCode":209,"message":"Invalid field"}'),
         answer("404 Not Found", b"{}"),
         answer("412 Precondition Failed", b'{"errorCode":"?"}'),
+        answer("200 OK", b"{}", f"X-Etcd-Index: {'9' * 4301}"),
         *STRANGE,
         answer("500 Internal Server Error", b'{"errorCode":300,"message":"Raft Internal Error","cause":"timed out"}'),
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Etcd-Index: 7\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nX-Etcd-Index: 7\r\n\r\n{",
     )
+    answer_of = staticmethod(lambda body: answer("200 OK", body, "X-Etcd-Index: 7"))
     something_else = answer("200 OK", b"Nothing here"), "200.*Nothing here.*is it etcd"
     passing = (("500", answer("500 Internal Server Error", b"etcdserver: no leader")), *GATEWAY_ERRORS)
 

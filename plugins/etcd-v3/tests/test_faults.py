@@ -65,8 +65,10 @@ class TestNetwork(NetworkConformance):
         b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n" + b"[" * 50000,
         b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
         b'HTTP/1.1 500 Oh\r\nContent-Length: 13\r\n\r\n{"error":"x"}',
+        answer("200 OK", b'{"header":{"revision":"%s"}}' % (b"9" * 4301)),
         *STRANGE,
     )
+    answer_of = staticmethod(lambda body: answer("200 OK", body))
     something_else = answer("404 Not Found", b"Not Found"), "404.*Not Found.*gateway enabled"
     passing = (
         ("502", answer("502 Bad Gateway", b"<html>")),

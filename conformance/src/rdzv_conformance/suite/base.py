@@ -62,6 +62,9 @@ class Verdict:
     """The test class does not bring what the test needs, and does not say why."""
 
 
+_SETTINGS: Final = frozenset({"answer_of", "deviations", "lease_delay", "no_server", "shakes_hands"})
+"""What the suite has a default for, and a class may say otherwise."""
+
 _NEEDS: Final = {
     "harness": (SERVER, "so nothing can be stopped"),
     "locked": (SECURED, "so no client was refused"),
@@ -265,7 +268,7 @@ def _members_of_suite(cls: type) -> dict[str, object]:
     members: dict[str, object] = {}
     for base in filter(_is_of_suite, cls.__mro__):
         for name, member in vars(base).items():
-            if not name.startswith("_") and name not in ("deviations", "no_server", "lease_delay"):
+            if not name.startswith("_") and name not in _SETTINGS:
                 members.setdefault(name, member)
     return members
 
