@@ -101,7 +101,7 @@ def _entry(topic: str, test: FunctionType) -> TestEntry:
 def _limits(function: Callable[..., Any], seen: set[str]) -> dict[float, str]:
     """The numbers that a function uses, itself or by what it calls in its file, each with its docstring."""
     module = sys.modules[function.__module__]
-    described, found = _described(module), {}
+    described, found = _described(module), dict[float, str]()
     for name in sorted(_names(function) - seen):
         seen.add(name)
         value = getattr(module, name, None)

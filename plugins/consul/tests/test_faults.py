@@ -35,9 +35,12 @@ class TestNetwork(NetworkConformance):
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Consul-Index: 7\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nX-Consul-Index: 7\r\n\r\n[",
     )
-    answer_of = staticmethod(lambda body: answer("200 OK", body, "X-Consul-Index: 7"))
     something_else = answer("404 Not Found", b"Nothing here"), "404.*Nothing here.*is it Consul"
     passing = (("500", answer("500 Internal Server Error", b"No cluster leader")), *GATEWAY_ERRORS)
+
+    @staticmethod
+    def answer_of(body: bytes) -> bytes:
+        return answer("200 OK", body, "X-Consul-Index: 7")
 
     @pytest.fixture
     def connect(self) -> ConnectTo:

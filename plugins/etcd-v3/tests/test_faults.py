@@ -68,12 +68,15 @@ class TestNetwork(NetworkConformance):
         answer("200 OK", b'{"header":{"revision":"%s"}}' % (b"9" * 4301)),
         *STRANGE,
     )
-    answer_of = staticmethod(lambda body: answer("200 OK", body))
     something_else = answer("404 Not Found", b"Not Found"), "404.*Not Found.*gateway enabled"
     passing = (
         ("502", answer("502 Bad Gateway", b"<html>")),
         ("no leader", answer("503 Service Unavailable", b'{"error":"etcdserver: no leader","code":14}')),
     )
+
+    @staticmethod
+    def answer_of(body: bytes) -> bytes:
+        return answer("200 OK", body)
 
     @pytest.fixture
     def connect(self) -> ConnectTo:

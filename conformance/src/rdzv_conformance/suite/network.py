@@ -59,12 +59,15 @@ class NetworkConformance(Conformance):
     passing: ClassVar[Sequence[tuple[str, bytes]]]
     """What the error says, and the answer that it stands for: it tells of what passes."""
 
-    answer_of: ClassVar[Callable[[bytes], bytes]] = staticmethod(lambda body: body)
-    """Makes an answer of the service with some bytes in the place of what it says, so that they are read."""
-
     shakes_hands: ClassVar[bool] = False
     """Whether a connection begins with questions and answers of its own, as PostgreSQL's: where these are strange, no
     request is sent, and a put raises `RendezvousConnectionError`, since it has written nothing."""
+
+    @staticmethod
+    def answer_of(body: bytes) -> bytes:
+        """An answer of the service with some bytes in the place of what it says, so that they are read; they alone if a
+        class does not say how an answer begins."""
+        return body
 
     @pytest.fixture
     def reach(self, connect: ConnectTo, run_id: str) -> Iterator[Reach]:
