@@ -1,13 +1,15 @@
 """Every call that a client has, for tests that try all of them; and how a call ends."""
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, Final, TypeVar
 
 import pytest
 from rdzv_core.backend import ABSENT, Capability, KeyValueBackend, Snapshot
+from rdzv_core.threads import in_thread
 
 from ..meanwhile import open_files
 from .base import CALL, KEY, ROOT
@@ -63,6 +65,29 @@ def result_of(call: Future[_T], name: str, seconds: float = _PATIENCE) -> _T:
     if wait([call], seconds).not_done:
         pytest.fail(f"this call has not ended within {seconds:g} s, whatever its timeout: {name}")
     return call.result()
+
+
+def at_once(name: str, work: Callable[[_T], object], items: Iterable[_T], threads: int) -> None:
+    """Do some work for each of many items, on several threads; see `result_of`.
+
+    Args:
+        name: The calls that the work makes.
+        work: What is done.
+        items: For each of these.
+        threads: How many.
+    """
+    left, lock = iter(items), threading.Lock()
+
+    def take() -> list[_T]:
+        with lock:
+            return list(itertools.islice(left, 1))
+
+    def work_off() -> None:
+        while taken := take():
+            work(*taken)
+
+    for one in [in_thread(work_off, name) for _ in range(threads)]:
+        result_of(one, name, 3 * _PATIENCE)
 
 
 def held() -> tuple[int, int]:

@@ -3,7 +3,6 @@
 import random
 import re
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Final
 
@@ -14,6 +13,7 @@ from rdzv_core.errors import RendezvousParameterError
 
 from ..meanwhile import value_of
 from .base import CALL, KEY, ROOT, Clients, Conformance, refusal
+from .calls import at_once
 
 _VALUES: Final = {
     "empty": b"",
@@ -197,8 +197,7 @@ class KeysConformance(Conformance):
     def test_many_keys_are_read_completely(self, client: KeyValueBackend) -> None:
         """A list is never partial."""
         names = {f"suite/{number}" for number in range(_MANY)}
-        with ThreadPoolExecutor(16) as pool:
-            list(pool.map(lambda name: client.put(name, name.encode(), expect=ANY, timeout=CALL), names))
+        at_once("put", lambda name: client.put(name, name.encode(), expect=ANY, timeout=CALL), names, threads=16)
         entries = client.read_all(ROOT, timeout=CALL).entries
         assert entries.keys() == names, f"{len(names - entries.keys())} of {len(names)} keys are missing"
         assert all(entry.value == name.encode() for name, entry in entries.items()), "values were mixed up"
@@ -243,8 +242,7 @@ class KeysConformance(Conformance):
                     "a thread got the answer to another one's question"
                 )
 
-        with ThreadPoolExecutor(16) as pool:
-            list(pool.map(work, range(16)))
+        at_once("put or read", work, range(16), threads=16)
 
     @pytest.mark.parametrize("run", _ODD_RUNS, ids=ascii)
     def test_run_id_may_be_any_text(self, clients: Clients, run: str) -> None:

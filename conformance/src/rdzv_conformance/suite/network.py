@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import ClassVar, Final
@@ -19,7 +18,7 @@ from ..deadlines import eventually
 from ..meanwhile import open_files, unanswered_names, with_retries
 from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, Conformance, refusal, requires
-from .calls import calls_of, end_of, ends_of
+from .calls import at_once, calls_of, end_of, ends_of
 from .server import ConnectTo
 
 _SHORT: Final = 1.0
@@ -197,9 +196,11 @@ class NetworkConformance(Conformance):
         """Services take so many from one address, and no more."""
         backend = reach(proxy.behind)
         before = open_files()
-        with ThreadPoolExecutor(32) as pool:
-            for number in range(320):
-                pool.submit(backend.put, f"{ROOT}/{number}", b"x" * 9999, expect=ANY, timeout=CALL)
+
+        def put(number: int) -> None:
+            backend.put(f"{ROOT}/{number}", b"x" * 9999, expect=ANY, timeout=CALL)
+
+        at_once("put", put, range(320), threads=32)
         left = open_files() - before
         assert left <= _CONNECTIONS, f"320 calls on 32 threads have left {left} connections open"
         backend.delete(ROOT, timeout=CALL)
