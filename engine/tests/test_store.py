@@ -314,6 +314,21 @@ def test_barrier_opens_for_all_at_once(store: KeyValueStore, threads: ThreadPool
         caller.result(30)
 
 
+def test_a_rival_does_not_starve_one_that_pops(backend: MemoryBackend) -> None:
+    """A call between what an attempt has seen and its write would let it lose to a rival that pops all the time."""
+    rival = KeyValueStore(MemoryBackend(backend.service))
+
+    class Slow(MemoryBackend):
+        def read(self, *args: Any, **kwargs: Any) -> Any:
+            rival.queue_pop("q")
+            return super().read(*args, **kwargs)
+
+    for item in "0123":
+        rival.queue_push("q", item)
+    assert KeyValueStore(Slow(backend.service), timeout=LONG).queue_pop("q") == b"0"
+    assert rival.queue_len("q") == 2
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -105,7 +105,8 @@ class Store(Protocol):
         """Put an item at the end of a queue. Queues and values of the same name are different things."""
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Take the first item out of a queue. Each is taken by one caller only.
+        """Take the first item out of a queue. Each is taken by one caller at most: a call that fails while the service
+        is away may have taken one.
 
         Args:
             key: The queue.

@@ -403,25 +403,23 @@ class KeyValueStore(Store):
 
     def _take(self, key: str, versioned: VersionedValue, deadline: float) -> bytes | None:
         """Take the first item of a queue that was seen as `versioned`; None if there is none any more."""
-        item: VersionedValue | None = None
-        path = ""
+        taken = b""
 
         def rest(queue: bytes | None) -> bytes | None:
-            nonlocal item, path
-            if not queue:
-                item = None
-                return None
-            path = self._item(queue[:_ITEM])
-            item = self._client.read(path, deadline)
-            return queue[_ITEM:]
+            nonlocal taken
+            taken = (queue or b"")[:_ITEM]
+            return queue[_ITEM:] if queue else None
 
         self._update(self._queue(key), rest, deadline, versioned)
-        if item is None:
+        if not taken:
             return None
+        # Read after it was taken: a call between an attempt's read and its write would lose most attempts.
+        path = self._item(taken)
+        item = self._client.read(path, deadline)
         with suppress(RendezvousConnectionError):
             # What stays behind is never seen again, and goes with the store.
             self._client.delete(path, time.monotonic() + _CALL)
-        return item.payload
+        return None if item is None else item.payload
 
 
 class PrefixStore(Store):

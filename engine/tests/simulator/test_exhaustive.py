@@ -204,7 +204,7 @@ def test_bug_is_found_by_the_shortest_run_in_the_end(name: str) -> None:
 
 def assert_found(name: str, bounds: Bounds, number: int) -> None:
     with put_back(name):
-        explored = explore(bounds, seconds=60)
+        explored = explore(bounds)
     assert explored.found is not None, explored
     assert explored.found.number == number, explored.found
     assert explored.found.trace.endswith(explored.found.violation)

@@ -64,18 +64,15 @@ class Explored:
         )
 
 
-def explore(
-    bounds: Bounds, *, seconds: float = float("inf"), progress: Callable[[Explored], None] = lambda explored: None
-) -> Explored:
-    """Search all runs within bounds, until something is violated, or time is over.
+def explore(bounds: Bounds, *, progress: Callable[[Explored], None] = lambda explored: None) -> Explored:
+    """Search all runs within bounds, until something is violated.
 
     Args:
         bounds: What to look at.
-        seconds: How long to search at most, of one core's time.
         progress: Called after each step away from the beginning.
     """
     with as_learnt(), _little_garbage():
-        exploration = _Exploration(bounds, seconds, progress)
+        exploration = _Exploration(bounds, progress)
         exploration.run()
     return exploration.explored
 
@@ -97,7 +94,6 @@ def _little_garbage() -> Iterator[None]:
 @dataclass
 class _Exploration:
     bounds: Bounds
-    seconds: float
     progress: Callable[[Explored], None]
     numbers: dict[WorldAt, int] = field(default_factory=dict)
     before: "array[int]" = field(default_factory=lambda: array("q", [-1]))
@@ -113,7 +109,7 @@ class _Exploration:
         began = time.process_time()
         level = [self.world.first()]
         self.numbers[level[0]] = 0
-        while level and self.explored.found is None and time.process_time() - began < self.seconds:
+        while level and self.explored.found is None:
             if self.explored.depth == self.bounds.steps:
                 break
             level = self._step(level, began)
