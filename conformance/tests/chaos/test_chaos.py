@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import EtcdServer, require_service
 
 KINDS = ["kill", "pause", "partition", "outage"]
+ON_A_FILE = [name for name in FAULTS if name not in {"close", "shutdown", "partition", "member", "outage"}]
 PATIENCE = 200.0
 
 
@@ -200,7 +201,18 @@ def test_a_server_of_ones_own_is_started_and_faulted(folder: Path) -> None:
 
 
 def _with_outage(seconds: float) -> str:
-    """A seed whose first fault phase has an outage within so many seconds; new faults change what a seed draws."""
+    """A seed whose first fault phase has an outage within so many seconds."""
     one_server = [name for name in FAULTS if name not in {"close", "shutdown", "member"}]
-    schedules = ((seed, FaultSchedule.draw(seed, 0, one_server, seconds)) for seed in itertools.count())
-    return next(str(seed) for seed, it in schedules if any(event.fault == "outage" for event in it.events))
+    return seed_of(one_server, seconds, lambda faults: "outage" in faults)
+
+
+def seed_of(kinds: Sequence[str], seconds: float, wanted: Callable[[Sequence[str]], bool]) -> str:
+    """A seed whose first fault phase is as it should be; new faults change what a seed draws.
+
+    Args:
+        kinds: What can go wrong.
+        seconds: How much of the fault phase counts.
+        wanted: Whether these faults, in order, are right.
+    """
+    episodes = ((seed, FaultSchedule.draw(seed, 0, kinds, seconds)) for seed in itertools.count())
+    return next(str(seed) for seed, it in episodes if wanted([event.fault for event in it.events]))
