@@ -91,7 +91,7 @@ def test_what_a_backend_says_holds_up_no_call(run: Run, hang: Hang, monkeypatch:
         infos = run.gather(*nodes)
         # Of a program, too.
         in_thread(lambda: infos[0].store.set("key", "value"), "sets").result(30)
-        assert hang.begun.is_set()
+        assert hang.begun.wait(30)
     finally:
         hang.goes_on.set()
         log.removeHandler(handler)

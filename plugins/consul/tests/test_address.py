@@ -1,5 +1,8 @@
 """Which address of this machine the others get."""
 
+import time
+from types import SimpleNamespace
+
 import pytest
 from rdzv_conformance.http_proxy import FaultProxy, answer
 from rdzv_conformance.servers import ConsulServer
@@ -29,12 +32,20 @@ def test_an_agent_of_this_machine_names_the_network(
     assert asked == [Endpoint(host, int(port))]
 
 
-def test_without_a_leader_the_way_out_is_named(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ConsulBackend, "register_timeout", 0.5)
+@pytest.mark.parametrize("silent", [False, True], ids=["to the end", "then no answer"])
+def test_without_a_leader_the_way_out_is_named(silent: bool, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy = FaultProxy(0)
+
+    def rest(seconds: float) -> None:
+        if silent:
+            proxy.partition()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(ConsulBackend, "register_timeout", 2.0)
+    monkeypatch.setattr(backend, "time", SimpleNamespace(monotonic=time.monotonic, sleep=rest))
     proxy.answer = answer("200 OK", b'""')
     try:
-        with pytest.raises(RendezvousConnectionError, match=r"no leader for 0\.5 s.*local_addr"):
+        with pytest.raises(RendezvousConnectionError, match=r"no leader for 2\.0 s.*local_addr"):
             _ = connect(proxy.endpoint).local_address
     finally:
         proxy.close()

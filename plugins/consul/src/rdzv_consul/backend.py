@@ -133,10 +133,18 @@ def _header(option: str, text: str) -> dict[str, str]:
 
 def _address_towards_leader(keys: Keys, timeout: float) -> str:
     """The address of this machine in the network by which the agents, and so the nodes, reach each other."""
-    deadline = time.monotonic() + timeout
+    deadline, answered = time.monotonic() + timeout, False
     while (remaining := deadline - time.monotonic()) > 0:
-        if leader := keys.leader(remaining):
+        try:
+            leader = keys.leader(remaining)
+        except RendezvousConnectionError:
+            if not answered:
+                raise
+            # The rest of the time was too short for a call; what is wrong is that there is no leader.
+            break
+        if leader:
             return source_address(parse_endpoints(leader, 0), max(0.001, deadline - time.monotonic()))
+        answered = True
         time.sleep(_ELECTION)
     raise RendezvousConnectionError(
         f"Consul had no leader for {timeout:.1f} s. Wait for one, or give this node's address as local_addr."
