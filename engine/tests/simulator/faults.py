@@ -375,7 +375,8 @@ def pardon(context: SimulationContext, event: FaultEvent) -> None:
     if service.down or context.plan.level != "leases":
         return
     values = {key: value for key, value in service.everything().items() if value not in _GARBAGE}
-    keys = [key for key in sorted(values) if key.startswith(QUARANTINES) and not _quarantine(values[key]).over]
+    quarantines = sorted(key for key in values.keys() - context.litter if key.startswith(QUARANTINES))
+    keys = [key for key in quarantines if not _quarantine(values[key]).over]
     if keys and STATE_KEY in values:
         key = keys[int(event.who * len(keys))]
         number = decode(State, Envelope.unpack(values[STATE_KEY]).payload).round
