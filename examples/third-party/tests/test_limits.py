@@ -57,7 +57,7 @@ def test_what_cannot_be_listed_is_not_taken_for_empty(tmp_path: Path) -> None:
     (keys,) = tmp_path.glob("*/keys")
     keys.rename(keys.with_name("moved"))
     keys.touch()
-    with pytest.raises(RendezvousConnectionError, match="cannot be used: .*Not a directory"):
+    with pytest.raises(RendezvousConnectionError, match=r"cannot be used: .*Not a directory"):
         client.read_all("key", timeout=1)
 
 
