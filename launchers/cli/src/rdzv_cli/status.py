@@ -71,6 +71,6 @@ def _text(status: Status) -> str:
         version = f"rdzv {node.version or 'of unknown version'}"
         lines.append(f"  {rank}  {node.id}  {node.address}  {version}  {node.doing}{drains}")
     lines += [f"  rank {node.rank:2}  {node.id}  {node.doing}" for node in status.missing]
-    lines += [f"  failed first in {failure}" for failure in status.failed_first]
+    lines += [f"  {failure}" for failure in status.failed_first]
     lines += [f"  quarantined: {quarantine}" for quarantine in status.quarantines]
     return "\n".join(printable(line, most=500) for line in lines)
