@@ -700,8 +700,7 @@ class TestFailures:
         )
 
     def test_a_refusal_that_lasts_is_said_in_the_words_of_the_service(self, node: Node, clock: Clock) -> None:
-        error = errors.RendezvousDeniedError("Every call has failed for 0.0 s: it refuses this token")
-        error.__cause__ = errors.RendezvousDeniedError("it refuses this token")
+        error = errors.RendezvousDeniedError("it refuses this token")
         node.failures.add_passing(KEEP, error, clock.now - 40.0)
         node.failures.add_passing(KEEP, error, clock.now)
         assert str(node.failures.lasting).endswith(

@@ -12,6 +12,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 
@@ -192,19 +193,29 @@ def test_a_waiting_node_reports_a_silent_service(
         handler.leave()
 
 
-def test_a_node_that_is_refused_reports_why_and_for_how_long_it_tries(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("refused", "was_in", "limit"), [("read_all", False, 30), ("put", False, 30), ("put", True, 40)]
+)
+def test_a_node_that_is_refused_reports_why_and_for_how_long_it_tries(
+    refused: str, was_in: bool, limit: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     backend = MemoryBackend()
-    backend.refuse(RendezvousDeniedError("wrong password"), "read_all")
-    handler = DynamicRendezvousHandler.from_backend("run", None, backend, 1, 1, keep_alive_interval=0.1)
+    timeout = rdzv.RendezvousTimeout(refused=timedelta(seconds=40))
+    handler = DynamicRendezvousHandler.from_backend(
+        "run", None, backend, 1, 1, timeout=timeout, keep_alive_interval=0.1
+    )
     progress = run._Progress(handler)
+    if was_in:
+        assert handler.next_rendezvous().round == 1
+    backend.refuse(RendezvousDeniedError("wrong password"), refused)
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(handler.next_rendezvous)
         try:
             wait_until(lambda: handler.view.connection_error is not None)
             progress.waiting(4.0)
             log.flush()
-            line = "rdzv: waiting for 1 node (the service refuses this node: wrong password), 4 s of 30 s\n"
-            assert capsys.readouterr().err.endswith(line)
+            line = "rdzv: waiting for 1 node (the service refuses this node: wrong password), refused for "
+            assert re.search(rf"^{re.escape(line)}\d+ s of {limit} s\n\Z", capsys.readouterr().err, re.MULTILINE)
             backend.accept()
             assert joining.result(10).world_size == 1
         finally:

@@ -367,10 +367,10 @@ class RetryingClient:
                 self._on_error(error, now - began)
                 paused = pauses.within(deadline - now, error)
                 if paused is None or self._closing.wait(paused):
-                    kind = (
-                        RendezvousDeniedError if isinstance(error, RendezvousDeniedError) else RendezvousConnectionError
-                    )
-                    raise kind(
+                    if isinstance(error, RendezvousDeniedError):
+                        # For how long it has been refused, the node knows.
+                        raise
+                    raise RendezvousConnectionError(
                         f"Every call to the service of backend '{self.backend.name}' has failed "
                         f"for {now - started:.1f} s: {error}"
                     ) from error

@@ -62,6 +62,14 @@ class NodeView:
         return self._node.failures.patience() if isinstance(self.connection_error, RendezvousDeniedError) else None
 
     @property
+    def refused(self) -> float | None:
+        """Seconds for which the service has refused this node; None: it does not."""
+        if not isinstance(self.connection_error, RendezvousDeniedError):
+            return None
+        # A call may have been refused that no loop has ended by yet.
+        return max(0.0, self._node.clock() - self._node.failures.refused_since)
+
+    @property
     def since_last_contact(self) -> float:
         """Seconds since the service last answered; infinite if it never did."""
         return self._node.connection.since_last_contact()

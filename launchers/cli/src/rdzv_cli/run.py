@@ -3,7 +3,6 @@
 import argparse
 import itertools
 import logging
-import math
 import os
 import shutil
 import sys
@@ -271,15 +270,15 @@ class _Progress:
 
     def _how_long(self, seconds: float) -> str:
         """How long it has waited, and how long it will: by what ends the wait first."""
-        timeout, alone = self._handler.settings.timeout, self._handler.view.alone
-        join, patience = timeout.join.total_seconds(), timeout.alone.total_seconds()
-        refused = self._handler.view.refused_timeout
-        if refused is not None and self._handler.view.since_last_contact == math.inf:
-            # From the beginning on.
-            join = min(join, refused)
-        if alone is not None and patience - alone < join - seconds:
-            return f"alone for {alone:.0f} s of {patience:.0f} s"
-        return f"{seconds:.0f} s of {join:.0f} s"
+        timeout, view = self._handler.settings.timeout, self._handler.view
+        waits = [
+            ("", seconds, timeout.join.total_seconds()),
+            ("alone for ", view.alone, timeout.alone.total_seconds()),
+            ("refused for ", view.refused, view.refused_timeout),
+        ]
+        limited = [(how, past, most) for how, past, most in waits if past is not None and most is not None]
+        how, past, most = min(limited, key=lambda wait: wait[2] - wait[1])
+        return f"{how}{past:.0f} s of {most:.0f} s"
 
     def say(self, text: str) -> None:
         """Say something that stays."""
