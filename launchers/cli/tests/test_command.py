@@ -28,7 +28,7 @@ from rdzv_core.text import printable
 
 from rdzv_cli import common, log, main, run
 from rdzv_cli.agent.devices import processes
-from rdzv_cli.common import signal_number
+from rdzv_cli.common import signal_name, signal_number
 
 RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
 RUN_ID = "red\x1b[31m\n" + 5000 * "x"
@@ -318,8 +318,15 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
             ["run", *RUN, "--on-drain", "USR3", "--", "true"],
             "no signal that a program can handle, such as SIGUSR1;",
         ),
-        (["run", *RUN, "--on-drain", "SIGKILL", "--", "true"], "'SIGKILL' is no signal that a program can handle"),
-        (["run", *RUN, "--on-drain", "10", "--", "true"], "'10' is no signal that a program can handle"),
+        (
+            ["run", *RUN, "--on-drain", "SIGKILL", "--", "true"],
+            "'SIGKILL' is no signal that a program can handle: the system ends or stops it then; give another, such as",
+        ),
+        (["run", *RUN, "--on-drain", "9", "--", "true"], "'9' is no signal that a program can handle, such as SIGUSR1"),
+        (
+            ["run", *RUN, "--on-drain", "10", "--", "true"],
+            "'10' is no signal that a program can handle, such as SIGUSR1; did you mean SIGUSR1?",
+        ),
         (["run", *RUN, "--signals-to-handle", "SIGTERM,", "--", "true"], "'' is no signal that a program can handle"),
         (
             ["run", *RUN, "--signals-to-handle", "TERM,chld", "--", "true"],
@@ -573,6 +580,13 @@ def test_an_old_attempt_is_refused_with_a_way_out(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("text", ["SIGUSR1", "usr1", "sigusr1"])
 def test_a_signal_is_given_by_its_name(text: str) -> None:
     assert signal_number(text) == signal.SIGUSR1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="this system has no real-time signals")
+def test_every_signal_has_a_name_by_which_it_can_be_given() -> None:
+    assert (signal_name(signal.SIGRTMIN), signal_name(signal.SIGRTMIN + 6)) == ("SIGRTMIN", "SIGRTMIN+6")
+    handled = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+    assert [signal_number(signal_name(number)) for number in handled] == [*handled]
 
 
 class TestProcessesPerNode:

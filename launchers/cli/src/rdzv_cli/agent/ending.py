@@ -6,7 +6,7 @@ from typing import Protocol, Self
 
 import rdzv
 
-from .workers import signal_name
+from ..common import signal_name
 
 
 class Closed(Protocol):
