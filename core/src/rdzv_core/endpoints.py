@@ -18,6 +18,8 @@ from .threads import in_thread
 __all__ = ["Endpoint", "check_address", "hide_login", "parse_endpoints", "source_address"]
 
 _LABEL: Final = re.compile(r"[\w-]{1,63}")
+_NUMBERS: Final = re.compile(r"(0[xX][0-9A-Fa-f]*+|[0-9.])++")
+"""What a system reads as an IPv4 address, in one of many ways, and asks no resolver for."""
 _ZONE: Final = re.compile(r"[\w.-]+")
 _EXAMPLE: Final = "Write host:port, such as node1:2379, 10.0.0.7:2379 or [fe80::1%eth0]:2379; commas separate several"
 _FORMS_OF_OTHERS: Final = (
@@ -153,7 +155,7 @@ def _check_ipv6(host: str, item: str) -> str:
 
 
 def _check_name(host: str, item: str) -> str:
-    if re.fullmatch(r"[0-9.]+", host):
+    if _NUMBERS.fullmatch(host):
         try:
             ipaddress.IPv4Address(host)
         except ValueError as error:
