@@ -532,7 +532,9 @@ class TestFitness:
                 reason = f"in {stands:g} s"
                 told = observer.drain(name, asked, f"in {asked:g} s", 5.0)
                 assert told == (Drain(node.view.node_id, stands, reason),)
-                assert [one.drains for one in observer.status(5.0).nodes] == [f"drains within {stands:g} s of the announcement: {reason}"]
+                assert [one.drains for one in observer.status(5.0).nodes] == [
+                    f"drains within {stands:g} s of the announcement: {reason}"
+                ]
         wait_until(lambda: node.view.is_drained)
         assert node.view.drain_reason == "drained: in 0 s"
         with pytest.raises(RendezvousGracefulExitError, match="drained: in 0 s"):

@@ -17,6 +17,8 @@ _PAUSE: Final = 0.25
 """Seconds between two tries."""
 
 _SHORTAGES: Final = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_NO_THREAD: Final = "can't start new thread"
+"""What Python says then; its class says nothing."""
 _REPLACED: Final = (errno.ENOENT, errno.ETXTBSY, errno.ESTALE)
 
 
@@ -40,6 +42,13 @@ def outlast(start: Callable[[], _T], is_over: Callable[[], bool] = lambda: False
             if not may_pass or is_over() or time.monotonic() >= ends:
                 raise
         time.sleep(_PAUSE)
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Whether this machine lacks something, and not the service an answer: that is what an error comes from."""
+    if isinstance(error, OSError) and error.errno in (*_SHORTAGES, errno.EADDRINUSE):
+        return True
+    return error is not None and (str(error) == _NO_THREAD or is_shortage(error.__cause__))
 
 
 def explained(error: OSError) -> str:
