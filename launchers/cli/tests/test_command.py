@@ -505,6 +505,23 @@ def test_a_variable_that_is_empty_counts_as_not_given(
     assert "There is no database" in capsys.readouterr().err
 
 
+def test_a_number_of_nodes_is_named_as_it_was_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDZV_NNODES", "x")
+    assert main(["run", "--run-id", "job", "--", "true"]) == 2
+    assert capsys.readouterr().err.startswith("rdzv: RDZV_NNODES is 'x'; ")
+    assert main(["run", "--run-id", "job", "--nnodes", "y", "--", "true"]) == 2
+    assert capsys.readouterr().err.startswith("rdzv: --nnodes is 'y'; ")
+
+
+def test_what_is_wrong_at_the_first_look_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = tmp_path / "db"
+    wrong.write_text("a text\n" * 200)
+    assert main(["run", "--endpoint", str(wrong), "--run-id", "job", "--nnodes", "1", "--", "true"]) == 7
+    assert capsys.readouterr().err.count("is corrupt or no database of rdzv") == 1
+
+
 class SharedBackend(MemoryBackend):
     """A service that has clients on several machines."""
 

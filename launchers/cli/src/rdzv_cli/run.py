@@ -150,7 +150,8 @@ def _parameters(
             "The variable RDZV_RUN_ID is that of the run of which this process is a program, and which it would wait "
             "for: give --run-id, with another one."
         )
-    low, high = parse_nnodes(arguments.nnodes, "--nnodes")
+    is_flag = arguments.nnodes != environ.get("RDZV_NNODES")
+    low, high = parse_nnodes(arguments.nnodes, "--nnodes" if is_flag else "RDZV_NNODES")
     beside = {"attempt": options.attempt, "master_port": options.master_port}
     given = {name: value for name, value in beside.items() if value is not None}
     params = parameters(arguments, low, high, environ, **given)

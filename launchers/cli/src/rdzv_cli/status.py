@@ -60,7 +60,9 @@ def _text(status: Status) -> str:
     if status.closed_reason is not None:
         lines.append(f"  closed by {status.closed_by}: {status.closed_reason}")
     if status.phase == "unknown":
-        lines.append("  no node is here: none has come yet, or all that came went before they had a world")
+        lines.append(
+            "  no node is here: none has come yet, all that came went before they had a world, or its id is another"
+        )
     lines.append(f"  leader: {status.leader or 'none'}")
     if status.min_nodes:
         here = sum(node.left is None for node in status.nodes)
