@@ -12,7 +12,7 @@ from rdzv_core.backend import STATE_KEY, Entry, Snapshot
 from rdzv_core.envelope import Envelope
 
 from rdzv.engine import refusals
-from rdzv.engine.client import DecodedSnapshot, VersionedValue
+from rdzv.engine.client import MOST_IGNORED, DecodedSnapshot, VersionedValue
 from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
 from rdzv.engine.node import Node
 from rdzv.engine.node_view import NodeView
@@ -911,6 +911,18 @@ class TestNotices:
         assert [message.partition(": ")[0] for message in caplog.messages] == [
             f"ignoring '{key}' of 'run'" for key in (drain_key("b"), failure_key(3), quarantine_key("c"))
         ]
+
+    def test_of_many_that_cannot_be_read_the_first_are_named(
+        self, harness: Harness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        node = self.member(harness)
+        for numbers in (range(1, 10), range(10, 100)):
+            with harness.memory.changed:
+                for number in numbers:
+                    harness.memory.write(f"run/{failure_key(number)}", b"not ours", None)
+            harness.show(node)
+        assert len(caplog.messages) == MOST_IGNORED + 1
+        assert caplog.messages[-1] == "ignoring further keys of 'run' that cannot be read"
 
     def test_before_the_first_round_they_are_news_too(self) -> None:
         harness = Harness()
