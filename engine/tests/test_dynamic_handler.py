@@ -376,6 +376,11 @@ class TestAsking:
         for loop in "abc":
             failures.clear(loop)
         assert node.view.refused is None
+        # A call that is tried again has been refused before its loop learns of it.
+        node._node.connection.on_error(RendezvousDeniedError("no"), lasted=20.0)
+        assert node.view.refused == pytest.approx(20, abs=5)
+        node._node.connection.on_contact()
+        assert node.view.refused is None
 
 
 class TestNotices:

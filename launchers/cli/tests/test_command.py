@@ -515,7 +515,7 @@ def test_a_number_of_nodes_is_named_as_it_was_given(
     assert capsys.readouterr().err.startswith("rdzv: --nnodes is 'y'; ")
 
 
-def test_what_is_wrong_at_the_first_look_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_from_the_beginning_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = tmp_path / "db"
     wrong.write_text("a text\n" * 200)
     assert main(["run", "--endpoint", str(wrong), "--run-id", "job", "--nnodes", "1", "--", "true"]) == 7

@@ -143,6 +143,8 @@ def test_a_program_that_is_away_for_a_moment_ends_no_node(tmp_path: Path, monkey
         (errno.EAGAIN, r"Resource temporarily unavailable \(ulimit -u is \w+, and a container has pids.max\)"),
         (errno.EMFILE, r"Too many open files \(ulimit -n is \w+\)"),
         (errno.EACCES, "Permission denied"),
+        (errno.ENOEXEC, r"Exec format error \(its first line names no interpreter, as #!/bin/sh does\)"),
+        (errno.ENOENT, r"No such file or directory \(it, or the interpreter that its first line names\)"),
     ],
 )
 @pytest.mark.usefixtures("impatient")
@@ -155,7 +157,7 @@ def test_one_that_lasts_is_a_failure_of_the_command(
     assert re.fullmatch(f"true cannot be started: {words}, after 1 restart", ending.reason), ending.reason
     assert "; restart 1 of 1" in caplog.text
     # What cannot pass is not tried again.
-    assert (len(refused) == 2) == (number == errno.EACCES)
+    assert (len(refused) == 2) == (number in (errno.EACCES, errno.ENOEXEC))
 
 
 def test_a_signal_ends_the_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What a node knows of itself and of its run: what a launcher asks between two calls of the handler."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -66,8 +67,9 @@ class NodeView:
         """Seconds for which the service has refused this node; None: it does not."""
         if not isinstance(self.connection_error, RendezvousDeniedError):
             return None
-        # A call may have been refused that no loop has ended by yet.
-        return max(0.0, self._node.clock() - self._node.failures.refused_since)
+        # A call is tried again for a while before its loop knows of a refusal.
+        since = self._node.failures.refused_since
+        return self._node.connection.silence() if since == math.inf else self._node.clock() - since
 
     @property
     def since_last_contact(self) -> float:

@@ -62,6 +62,16 @@ def explained(error: OSError) -> str:
     return f"{what} ({limits[error.errno]})" if error.errno in limits else what
 
 
+def not_started(error: OSError) -> str:
+    """Why a program could not be started, in words."""
+    hints = {
+        errno.ENOENT: "it, or the interpreter that its first line names",
+        errno.ENOEXEC: "its first line names no interpreter, as #!/bin/sh does",
+    }
+    hint = f" ({hints[error.errno]})" if error.errno in hints else ""
+    return f"{explained(error)}{hint}"
+
+
 def _limit(kind: int) -> str:
     soft, _ = resource.getrlimit(kind)
     return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
