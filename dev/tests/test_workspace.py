@@ -139,10 +139,10 @@ def test_the_engine_stays_small() -> None:
     have one policy, 31; that what is read is bounded before it is believed, 33; that a node which was behind is named,
     and not said to have failed first, 3; that a store's key is no longer than every service takes, 8; for how long a
     node that waits has been refused, 10; what a node that gives up lacks, 4; which options ask for a world that cannot
-    be, 1; an error of a first look that is said once, 1; that of many keys which cannot be read ten are named, 8; and
+    be, 1; an error of a first look that is said once, 1; that of many keys which cannot be read ten are named, 10; and
     of many nodes that are evicted 32, 4."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6398
+    assert sum(map(_lines_of_code, modules)) <= 6400
 
 
 def _lines_of_code(text: str) -> int:

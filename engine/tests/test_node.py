@@ -695,8 +695,8 @@ class TestFailures:
         clock.now += 0.5
         self.refuse(node, KEEP, clock.now)
         assert str(node.failures.lasting) == (
-            f"The service has refused this node for {patience:g} s, and is asked again for {patience:g} s at most (see "
-            "refused_timeout): keep is refused"
+            f"The service has refused this node for {patience:g} s, and is asked for {patience:g} s (refused_timeout, "
+            "but 30 s at most before a node was in): keep is refused"
         )
 
     def test_a_refusal_that_lasts_is_said_in_the_words_of_the_service(self, node: Node, clock: Clock) -> None:
@@ -704,7 +704,8 @@ class TestFailures:
         node.failures.add_passing(KEEP, error, clock.now - 40.0)
         node.failures.add_passing(KEEP, error, clock.now)
         assert str(node.failures.lasting).endswith(
-            "for 40 s, and is asked again for 30 s at most (see refused_timeout): it refuses this token"
+            "for 40 s, and is asked for 30 s (refused_timeout, but 30 s at most before a node was in): it refuses this "
+            "token"
         )
         assert node.failures.lasting is not None
         assert node.failures.lasting.__cause__ is error

@@ -173,8 +173,8 @@ class Failures:
 def _refused(error: RendezvousDeniedError, seconds: float, most: float) -> RendezvousDeniedError:
     """The error that a caller gets for a refusal that lasts."""
     ours = RendezvousDeniedError(
-        f"The service has refused this node for {seconds:.0f} s, and is asked again for {most:g} s at most (see "
-        f"refused_timeout): {error}"
+        f"The service has refused this node for {seconds:.0f} s, and is asked for {most:g} s (refused_timeout, but "
+        f"{REFUSED_AT_FIRST:g} s at most before a node was in): {error}"
     )
     ours.__cause__ = error
     return ours
