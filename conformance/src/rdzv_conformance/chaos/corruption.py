@@ -13,7 +13,6 @@ from rdzv import KeyValueBackend, RendezvousConnectionError, RendezvousParameter
 from rdzv.registry import create_backend
 from rdzv_core import PutOutcome
 from rdzv_core.backend import ANY, STATE_KEY
-from rdzv_core.envelope import Envelope
 
 from ..meanwhile import with_retries
 from ..processes import Link
@@ -21,11 +20,15 @@ from ..processes import Link
 KEYS: Final = (STATE_KEY, "control/status")
 """What is written over. A key on a lease would lose it."""
 
-_DIGITS: Final = 4301
+_DIGITS: Final = b"9" * 4301
 """One more than Python reads as an integer."""
 _FOREIGN: Final = (
     b"\0foreign bytes",
-    *(Envelope.wrap(text, writer="a stranger").pack() for text in (b"9" * _DIGITS, b"[" * 100_000, b"1e999", b"\xff")),
+    _DIGITS,
+    b'{"rdzv":%b}\n' % _DIGITS,
+    b"[" * 100_000,
+    b'{"rdzv":1e999}\n',
+    b"\xff",
 )
 _STRAYS: Final = (f"nodes/{'9' * 400}", f"rounds/{'9' * 400}/store/k", "control/quarantines/stray")
 """Keys that stay. No service refuses their length."""
