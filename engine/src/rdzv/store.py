@@ -68,8 +68,7 @@ class KeyValueStore(Store):
         Args:
             backend: Where.
             prefix: One or more segments, escaped.
-            timeout: How long to wait for other members and for a service that is away, and to try a write while
-                others change the same key.
+            timeout: How long to wait for other members and for the service, and to try a write that others overtake.
             writer: The id under which to write; None: one of its own.
         """
         self._client = RetryingClient(backend, writer or f"store-{secrets.token_hex(4)}")
@@ -145,8 +144,7 @@ class KeyValueStore(Store):
         if self._removable.remove(path, deadline):
             return True
         previous = self._client.read(path, deadline)
-        gone = self._update(path, lambda value: None if value is None else b"", deadline, previous, deleted=True)
-        return gone is not None
+        return self._update(path, lambda value: value and b"", deadline, previous, deleted=True) is not None
 
     # What there is.
 
