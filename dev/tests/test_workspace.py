@@ -118,8 +118,9 @@ def test_the_core_stays_small() -> None:
     """
     modules = [path.read_text() for path in sorted((ROOT / "core" / "src").rglob("*.py"))]
     assert len(modules) <= 18
-    # It was 1,100 until secrets in files were read again, and endpoints as other tools write them had words.
-    assert sum(map(_lines_of_code, modules)) <= 1110
+    # It was 1,100 until secrets in files were read again, and endpoints as other tools write them had words; and 1,110
+    # until a key could be deleted on a condition.
+    assert sum(map(_lines_of_code, modules)) <= 1111
     assert sum(len(text.splitlines()) for text in modules) <= 2300
     author = [ROOT / "core" / "src" / "rdzv_core" / f"{name}.py" for name in ("backend", "errors", "options", "keys")]
     assert sum(len(path.read_text().splitlines()) for path in author) <= 800
