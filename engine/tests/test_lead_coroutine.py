@@ -574,8 +574,9 @@ class TestReforming:
         assert state_of(harness).round == 1
 
     def test_the_log_of_the_leader_names_who_is_evicted_and_why(
-        self, harness: Harness, caplog: pytest.LogCaptureFixture
+        self, harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(leader, "NAMED", 1)
         lead = self.about_to_evict(harness)
         assert not caplog.messages
         lead.go()
