@@ -44,7 +44,8 @@ class MemoryService:
 
     def under(self, prefix: str) -> dict[str, Entry]:
         """The entries at or under a key."""
-        return {key: entry for key, entry in self.entries.items() if key == prefix or key.startswith(f"{prefix}/")}
+        with self.changed:
+            return {key: entry for key, entry in self.entries.items() if key == prefix or key.startswith(f"{prefix}/")}
 
     def write(self, key: str, value: bytes, lease: "MemoryLease | None") -> None:
         """Store a new version."""
