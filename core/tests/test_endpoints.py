@@ -170,7 +170,10 @@ def test_a_hanging_resolver_costs_no_more_than_the_timeout(monkeypatch: pytest.M
                 thread.join(30)
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "::", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0", "::%eth0"])
+@pytest.mark.parametrize(
+    "address",
+    ["0.0.0.0", "::", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0", "::%eth0", "224.0.0.1", "ff02::1%eth0", "::ffff:239.1.1.1"],
+)
 def test_an_address_that_stands_for_all_is_no_machines(address: str) -> None:
     with pytest.raises(RendezvousParameterError, match="give what the other nodes reach this one by"):
         check_address(address)

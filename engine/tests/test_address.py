@@ -197,7 +197,18 @@ def test_an_address_of_this_machine_is_taken(given: str) -> None:
     assert own_address(given) == given
 
 
-@pytest.mark.parametrize("given", [FOREIGN, "2001:db8::5", f"::ffff:{FOREIGN}", "fe80::1%lo", "fe80::1%no-such"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        FOREIGN,
+        "2001:db8::5",
+        f"::ffff:{FOREIGN}",
+        "fe80::1%lo",
+        "fe80::1%no-such",
+        "127.255.255.255",
+        "255.255.255.255",
+    ],
+)
 def test_an_address_of_another_machine_is_refused_but_behind_nat(given: str) -> None:
     with pytest.raises(RendezvousParameterError) as refused:
         own_address(given)

@@ -79,8 +79,8 @@ def check_address(address: str) -> None:
     """
     check = _check_ipv6 if ":" in address else _check_name
     try:
-        if _is_wildcard(check(address, address)):
-            raise _malformed(address, "it stands for all addresses of a machine, and is none that others could reach")
+        if _is_of_many(check(address, address)):
+            raise _malformed(address, "it stands for several addresses, and is none of one machine")
     except RendezvousParameterError as error:
         raise RendezvousParameterError(
             f"The local_addr '{address}' is no address of a machine, without a port: give what the other nodes reach "
@@ -166,13 +166,13 @@ def _check_name(host: str, item: str) -> str:
     return host
 
 
-def _is_wildcard(host: str) -> bool:
-    """Whether a host is an address at which one can listen, and which leads nowhere: 0.0.0.0 or ::."""
-    try:
+def _is_of_many(host: str) -> bool:
+    """Whether a host is an address of no single machine: 0.0.0.0 or ::, at which one listens, or a multicast's."""
+    with suppress(ValueError):
         address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_unspecified
+        address = getattr(address, "ipv4_mapped", None) or address
+        return address.is_unspecified or address.is_multicast
+    return False
 
 
 def hide_login(endpoint: str) -> str:

@@ -90,11 +90,21 @@ log.end()
     assert all(re.match(LINE, line) for line in lines)
 
 
-def test_what_others_say_disturbs_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    log.say("node drains: b: \x1b[2Jit is over\rnot so\nexit code 0\tno\u202enoitcurtsni")
-    log.flush()
-    escaped = r"rdzv: node drains: b: \x1b[2Jit is over", "rdzv: not so", r"rdzv: exit code 0\tno\u202enoitcurtsni"
-    assert capsys.readouterr().err.splitlines() == [*escaped]
+def test_what_others_say_disturbs_no_terminal_and_makes_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+    said = "node drains: b: \x1b[2Jit is over\rnot so\nround 9: world size 99\u2028exit code 0\tno\u202enoitcurtsni"
+    script = f"""
+import logging
+from rdzv_cli import log
+log.begin(0)
+log.say({said!r})
+logging.getLogger("rdzv").warning("%s", {said!r})
+log.end()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert capfd.readouterr().err.splitlines() == [f"rdzv: {said.encode('unicode_escape').decode()}"] * 2
+
+
+def test_a_long_line_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     log.say("x" * 10_000)
     log.flush()
     assert len(capsys.readouterr().err) < 9_000

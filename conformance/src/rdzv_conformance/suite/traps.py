@@ -6,6 +6,7 @@ LOOK_AT: Final[dict[str, tuple[str, ...]]] = {
     "capabilities": ("What it declares",),
     "register": ("A register backend", "Tokens"),
     "fencing": ("Writing", "Tokens"),
+    "deleting": ("Writing", "Tokens"),
     "keys": ("Names", "Large values", "Stale reads"),
     "order": ("Creation order",),
     "waiting": ("A wait that misses a change", "Waits that hold up others"),

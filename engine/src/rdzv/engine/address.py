@@ -16,8 +16,9 @@ from .aside import node_logger
 
 logger = node_logger(__name__)
 
-_NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENODEV)
-"""What a socket says that is to be bound to an address which this machine has not."""
+_NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENODEV, errno.EACCES)
+"""What a socket says that is to be bound to an address which this machine has not, and then connected to it: one that
+stands for all machines of a network can be bound, but needs a permission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +149,11 @@ def _is_foreign(address: str) -> bool:
     as 127.0.0.0/8."""
     try:
         # With the number of the interface that a link's address names.
-        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        found = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
         family, *_, place = found[0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind(place)
+            probe.connect(probe.getsockname())
     except socket.gaierror:
         # There is no such interface.
         return True
