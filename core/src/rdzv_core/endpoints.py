@@ -83,8 +83,9 @@ def check_address(address: str) -> None:
             raise _malformed(address, "it stands for all addresses of a machine, and is none that others could reach")
     except RendezvousParameterError as error:
         raise RendezvousParameterError(
-            f"The local_addr '{address}' is no address of a machine, without a port: give what the other nodes reach "
-            "this one by, such as 10.0.0.7, fe80::1%eth0 or node1."
+            f"The local_addr '{address}' is no address of a machine: give what the other nodes reach this one by, "
+            "without a port or brackets, such as 10.0.0.7, fd00::7 or node1, or an interface (eth1) or a network "
+            "(10.98.0.0/16) of this machine."
         ) from error
 
 

@@ -94,9 +94,10 @@ def _look_up(name: str) -> None:
     except (OSError, UnicodeError) as error:
         logger.warning(
             "the others are to find this node by the name '%s', which is no interface of this machine, and which its "
-            "resolver does not know (%s). If theirs do not either, give another local_addr",
+            "resolver does not know (%s). If theirs do not either, give another local_addr%s",
             name,
             error,
+            _listed("this machine"),
         )
 
 
@@ -128,10 +129,10 @@ def _first_address(where: str, fits: Callable[[InterfaceAddress], bool]) -> str:
     return str(found[0].address)
 
 
-def _listed() -> str:
+def _listed(who: str = "it") -> str:
     """What this machine has instead, for messages."""
     with suppress(OSError):
-        return f"; it has {', '.join(map(str, interface_addresses())) or 'none'}"
+        return f"; {who} has {', '.join(map(str, interface_addresses())) or 'none'}"
     return ""
 
 
