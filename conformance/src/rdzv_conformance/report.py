@@ -62,7 +62,9 @@ class _Backend:
     def remarks(self) -> Iterator[str]:
         """What a reader of the summary should know."""
         if self.not_needed:
-            yield f"{len(self.not_needed)} skipped tests are about the lack of what it has"
+            count = len(self.not_needed)
+            tests = "1 skipped test is" if count == 1 else f"{count} skipped tests are"
+            yield f"{tests} about the lack of what it has"
         for capability, reason in self.declared.get("unsupported", {}).items():
             yield f"has no {capability}: {reason}"
         if untried := self.untried():

@@ -69,6 +69,10 @@ REFUSED = {
         )
         for method in ("__init__(self): pass", "__new__(cls): return super().__new__(cls)")
     },
+    "base that is no test": (
+        "class Base(Connected, RegisterConformance):\n    __test__ = False\nclass TestIt(Base): pass",
+        "*TestIt inherits __test__ = False, so it would test nothing. Write __test__ = True in it.*",
+    ),
     "name that pytest passes over": (
         "class MyBackendTests(Connected, RegisterConformance): pass",
         "*pytest passes over MyBackendTests, so it would test nothing*",
@@ -369,4 +373,4 @@ def test_slow_leases_are_in_the_summary(pytester: pytest.Pytester) -> None:
 def test_skips_that_are_no_lack_are_explained(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CAPABLE + SERVED.format(line=""))
     result = pytester.runpytest("-k", "name_is_reported or polling_is_quick or service_without_leases")
-    result.stdout.fnmatch_lines(["1 skipped tests are about the lack of what it has"])
+    result.stdout.fnmatch_lines(["1 skipped test is about the lack of what it has"])
