@@ -157,7 +157,7 @@ def _seconds(config: pytest.Config) -> float:
 
 
 def _refuse_heir_of_a_base(cls: type[Conformance]) -> None:
-    """Refuse a class that says nothing of ``__test__``, and inherits False: pytest would pass over it without a word."""
+    """Refuse a class that says nothing of ``__test__``, and inherits False: pytest passes over it without a word."""
     if "__test__" not in vars(cls) and not getattr(cls, "__test__", True):
         raise pytest.Collector.CollectError(
             f"{cls.__name__} inherits __test__ = False, so it would test nothing. Write __test__ = True in it."

@@ -67,6 +67,9 @@ class _Backend:
             yield f"{tests} about the lack of what it has"
         for capability, reason in self.declared.get("unsupported", {}).items():
             yield f"has no {capability}: {reason}"
+        # Optional, and no capability: a backend gives no reason of its own.
+        optional = (one for one in self.results.values() if one.topic == "deleting" and one.outcome == "unsupported")
+        yield from dict.fromkeys(one.reason for one in optional)
         if untried := self.untried():
             yield f"declares {', '.join(untried)}: nothing here has tried it"
         for reason in dict.fromkeys(one.reason for one in self.results.values() if one.outcome == "not tried"):
