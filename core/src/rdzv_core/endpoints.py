@@ -84,8 +84,7 @@ def check_address(address: str) -> None:
     except RendezvousParameterError as error:
         raise RendezvousParameterError(
             f"The local_addr '{address}' is no address of a machine: give what the other nodes reach this one by, "
-            "without a port or brackets, such as 10.0.0.7, fd00::7 or node1, or an interface (eth1) or a network "
-            "(10.98.0.0/16) of this machine."
+            "without port or brackets (10.0.0.7, fd00::7, node1), or an interface or network of this machine."
         ) from error
 
 

@@ -92,13 +92,11 @@ def _look_up(name: str) -> None:
     try:
         socket.getaddrinfo(name, None)
     except (OSError, UnicodeError) as error:
-        logger.warning(
+        message = (
             "the others are to find this node by the name '%s', which is no interface of this machine, and which its "
-            "resolver does not know (%s). If theirs do not either, give another local_addr%s",
-            name,
-            error,
-            _listed("this machine"),
+            "resolver does not know (%s). If theirs do not either, give another local_addr%s"
         )
+        logger.warning(message, name, error, _listed("this machine"))
 
 
 def _network(given: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
