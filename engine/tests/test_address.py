@@ -171,6 +171,7 @@ def test_a_name_that_is_not_known_is_warned_of(
         f"by the name 'data', which is no interface of this machine, and which its resolver does not know ({outcome})"
         in caplog.text
     ) is warned
+    assert ("give another local_addr; this machine has " in caplog.text) is warned
 
 
 def test_a_resolver_that_is_silent_is_not_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -549,7 +549,7 @@ class TestFitness:
             ):
                 observer.drain("x", 1.0, "", 5.0)
             assert node.leave()
-            with pytest.raises(RendezvousParameterError, match="here are: none"):
+            with pytest.raises(RendezvousParameterError, match=r"; none is here, or its id is another\."):
                 observer.drain(node.view.node_id, 1.0, "", 5.0)
 
     def test_one_of_another_version_is_not_called_absent(self, shared: Shared) -> None:

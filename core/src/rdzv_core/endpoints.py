@@ -83,8 +83,8 @@ def check_address(address: str) -> None:
             raise _malformed(address, "it stands for several addresses, and is none of one machine")
     except RendezvousParameterError as error:
         raise RendezvousParameterError(
-            f"The local_addr '{address}' is no address of a machine, without a port: give what the other nodes reach "
-            "this one by, such as 10.0.0.7, fe80::1%eth0 or node1."
+            f"The local_addr '{address}' is no address of a machine: give what the other nodes reach this one by, "
+            "without port or brackets (10.0.0.7, fd00::7, node1), or an interface or network of this machine."
         ) from error
 
 

@@ -269,9 +269,9 @@ class RunInspector:
         here = [*live, *others]
         drained = tuple(one for one in here if node == one or name_of(one) in (node, name_in_id(node)))
         if not drained:
+            there = f"here are: {', '.join(map(printable, here))}" if here else "none is here, or its id is another"
             raise RendezvousParameterError(
-                f"No node '{printable(node)}' is in the run '{printable(self._run_id)}'; here are: "
-                f"{', '.join(map(printable, here)) or 'none'}."
+                f"No node '{printable(node)}' is in the run '{printable(self._run_id)}'; {there}."
             )
         if unread := next((others[one] for one in drained if one in others), None):
             raise unread

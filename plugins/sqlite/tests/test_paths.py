@@ -57,7 +57,23 @@ def test_folder_of_another_user(tmp_path: Path, processes: Processes, forbidden:
     tmp_path.chmod(0o755)
     assert name == RendezvousDeniedError.__name__
     assert str(path) in message
+    assert f"owner ({os.getuid()}) can allow it" in message
     assert [file.name for file in tmp_path.iterdir()] == ["rdzv.db"], "who may not write has left files"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root may write into every folder, another user not into this one")
+def test_a_folder_of_another_user_is_no_database(tmp_path: Path, processes: Processes) -> None:
+    for folder in [tmp_path, *tmp_path.parents[:3]]:
+        folder.chmod(0o755)
+
+    def put(link: Link) -> list[object]:
+        os.setuid(UNPRIVILEGED)
+        error = put_error(tmp_path)
+        return [type(error).__name__, str(error)]
+
+    name, message = processes.fork(put).result()
+    assert name == RendezvousParameterError.__name__
+    assert f"'{tmp_path}' is a folder" in message
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can leave a file of another user's")

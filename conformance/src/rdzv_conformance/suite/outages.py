@@ -316,9 +316,10 @@ class OutagesConformance(RepliesConformance):
 
     @lacks(Capability.MULTI_ENDPOINT)
     def test_list_of_endpoints_is_refused(self, harness: ServerHarness) -> None:
-        """A second endpoint is not ignored."""
+        """A second endpoint is not ignored: where the client is made, or at its first call, two are refused."""
         two = f"{harness.endpoint},{harness.endpoint}"
-        refusal(lambda: harness.client(two).read(KEY, timeout=CALL), RendezvousError)
+        where = f" for the endpoint '{two}', without MULTI_ENDPOINT"
+        refusal(lambda: harness.client(two).read(KEY, timeout=CALL), RendezvousError, where)
 
     @requires(Capability.DURABLE)
     def test_keys_stay_linearizable_through_outages(self, harness: ServerHarness, processes: Processes) -> None:

@@ -34,6 +34,7 @@ LOOK_AT: Final[dict[str, tuple[str, ...]]] = {
     "test_runs_do_not_see_each_other": ("Names",),
     "test_too_large_a_value_is_refused_before_it_is_sent": ("Large values",),
     "test_one_client_serves_many_threads": ("Waits that hold up others",),
+    "test_list_of_endpoints_is_refused": ("What it declares",),
     "test_lease_belongs_to_no_process": ("Fork", "Leases"),
     "test_lease_is_true_to_its_word_after_a_restart": ("Leases",),
     "test_owner_that_is_cut_off_loses_its_lease": ("Leases",),

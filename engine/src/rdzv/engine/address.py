@@ -93,12 +93,11 @@ def _look_up(name: str) -> None:
     try:
         socket.getaddrinfo(name, None)
     except (OSError, UnicodeError) as error:
-        logger.warning(
+        message = (
             "the others are to find this node by the name '%s', which is no interface of this machine, and which its "
-            "resolver does not know (%s). If theirs do not either, give another local_addr",
-            name,
-            error,
+            "resolver does not know (%s). If theirs do not either, give another local_addr%s"
         )
+        logger.warning(message, name, error, _listed("this machine"))
 
 
 def _network(given: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
@@ -129,10 +128,10 @@ def _first_address(where: str, fits: Callable[[InterfaceAddress], bool]) -> str:
     return str(found[0].address)
 
 
-def _listed() -> str:
+def _listed(who: str = "it") -> str:
     """What this machine has instead, for messages."""
     with suppress(OSError):
-        return f"; it has {', '.join(map(str, interface_addresses())) or 'none'}"
+        return f"; {who} has {', '.join(map(str, interface_addresses())) or 'none'}"
     return ""
 
 

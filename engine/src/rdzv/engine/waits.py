@@ -132,7 +132,7 @@ def _running(wait: Wait, news: RunStatus) -> str:
         return f"round {state.round} ends, and another begins"
     if state.size >= wait.limits.largest(wait.limits.max_nodes):
         return f"round {state.round} has all {state.size} that it takes, this node is a spare"
-    return f"round {state.round} has {state.size}, and takes in no other yet"
+    return f"round {state.round} has {state.size}{'' if wait.quarantine else ', and takes in no other yet'}"
 
 
 def _short(wait: Wait, here: int) -> str:

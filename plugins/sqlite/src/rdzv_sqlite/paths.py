@@ -110,7 +110,7 @@ def check_access(path: str) -> None:
     Raises:
         RendezvousDeniedError: It is one.
     """
-    if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
+    if os.path.isfile(path) and not os.access(path, os.R_OK | os.W_OK):
         raise RendezvousDeniedError(
             f"This user ({os.getuid()}) may not read and write the database '{path}', as every client of it must, also "
             f"one that only looks. Its owner ({os.stat(path).st_uid}) can allow it."
@@ -163,7 +163,8 @@ def explain(path: str) -> RendezvousError | None:
         return RendezvousParameterError(f"'{path}' is a folder. {_WAY_OUT}")
     if not os.access(folder, os.W_OK | os.X_OK):
         return RendezvousDeniedError(
-            f"This user ({os.getuid()}) may not write into the folder '{folder}' of the database '{path}'."
+            f"This user ({os.getuid()}) may not write into the folder '{folder}' of the database '{path}'. Its owner "
+            f"({folder.stat().st_uid}) can allow it; or give the path of a database elsewhere as the endpoint."
         )
     for log in (f"{path}{suffix}" for suffix in LOGS):
         if os.path.exists(log) and not os.access(log, os.R_OK | os.W_OK):
