@@ -696,6 +696,8 @@ class TestFailures:
         self, node: Node, clock: Clock, state: NodeState, patience: float
     ) -> None:
         node.registration.state = state
+        # Two calls that are refused, one after the other, take no longer than it may last.
+        assert node.failures.patience_of_a_call() == patience / 2
         began = clock.now
         self.refuse(node, KEEP, began)
         clock.now += patience - 0.5

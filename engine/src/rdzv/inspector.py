@@ -144,9 +144,9 @@ class RunInspector:
         backend, _ = create_backend(load_backend_plugin(params.backend).as_client(params))
         self._run_id, self._attempt = params.run_id, settings.attempt
         keys = with_keys(backend)
-        self._client = RetryingClient(with_leases(keys, settings), "observer", accepts_refusals=True)
+        self._client = RetryingClient(with_leases(keys, settings), "observer", refused=lambda: 0.0)
         # The keys whether their leases live or not, and a round's store, whose keys have none.
-        self._raw = RetryingClient(keys, "observer", accepts_refusals=True)
+        self._raw = RetryingClient(keys, "observer", refused=lambda: 0.0)
         self._control: DecodedSnapshot | None = None
         self._nodes_seen: DecodedSnapshot | None = None
 

@@ -125,6 +125,10 @@ class Failures:
         lasts = times >= REFUSED_TIMES and seconds >= most
         self._by_loop[loop] = _Failure(_refused(error, seconds, most) if lasts else error, times, since, lasts)
 
+    def patience_of_a_call(self) -> float:
+        """Seconds for which one call of a loop is asked again while it is refused: a refusal lasts after several."""
+        return self.patience() / REFUSED_TIMES
+
     def clear(self, loop: str) -> None:
         """Note that a loop goes well."""
         self._by_loop.pop(loop, None)

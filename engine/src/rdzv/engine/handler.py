@@ -127,6 +127,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._node.id,
             lambda error, lasted: self._runner.on_connection_error(error, lasted),
             self._node.pauses,
+            self._node.failures.patience_of_a_call,
         )
         self._runner = Runner(self._node, client, hooks.emit)
         self._view = NodeView(self._node, self._runner.member_until)
