@@ -15,6 +15,7 @@ from rdzv.current import variables
 from rdzv.outcome import Ending, Outcome
 from rdzv_core.handler import RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
+from rdzv_core.shortages import outlast
 
 from ..told import as_told
 from .calls import unless_urgent, until_signalled
@@ -27,7 +28,7 @@ from .options import AgentOptions
 from .processes import agree_on_processes
 from .progress import HangDetection
 from .restarts import Restarts
-from .shortages import not_started, outlast
+from .shortages import REPLACED, not_started
 from .signals import Asked, Signals
 from .speaker import Speaker
 from .workers import Workers
@@ -98,7 +99,7 @@ class Agent:
         # A scheduler that has this node drain signals every process of its job.
         ignored = () if self.options.drain is None else (signal.SIGUSR1,)
         guard = partial(Guard, self.environment, keep_detached=self.options.keep_detached, ignored=ignored)
-        with contextlib.closing(outlast(guard)) as keeper:
+        with contextlib.closing(outlast(guard, passing=REPLACED)) as keeper:
             joined, self._outcome = partial(self.handler.next_rendezvous, self._outcome), None
             info = until_signalled(self._speaker, joined, self.waiting)
             if info is None:
@@ -139,7 +140,8 @@ class Agent:
         # From here on a signal asks a member: the command may be what sends it.
         self._signals.in_world = True
         try:
-            workers = outlast(partial(Workers, self.command, environments, keeper), partial(self._has_ended, info))
+            start = partial(Workers, self.command, environments, keeper)
+            workers = outlast(start, partial(self._has_ended, info), passing=REPLACED)
         except OSError as error:
             self._signals.in_world = False
             if self._has_ended(info):
