@@ -493,17 +493,17 @@ def test_a_run_id_in_the_environment_is_used_and_named(
     assert "job-7" in capsys.readouterr().out.splitlines()[0]
 
 
-@pytest.mark.parametrize("missing", ["--run-id", "--nnodes"])
+@pytest.mark.parametrize(("missing", "name"), [("--run-id", "RDZV_RUN_ID"), ("--nnodes", "RDZV_NNODES")])
 def test_a_variable_that_is_empty_counts_as_not_given(
-    missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    missing: str, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("RDZV_BACKEND", "RDZV_RUN_ID", "RDZV_NNODES"):
-        monkeypatch.setenv(name, "")
+    for variable in ("RDZV_BACKEND", "RDZV_RUN_ID", "RDZV_NNODES"):
+        monkeypatch.setenv(variable, "")
     given = {"--run-id": "job", "--nnodes": "1"}
     del given[missing]
     with pytest.raises(SystemExit):
         main(["run", *next(iter(given.items())), "--", "true"])
-    assert f"the following arguments are required: {missing}\n" in capsys.readouterr().err
+    assert f"the following arguments are required: {missing} (or {name})\n" in capsys.readouterr().err
     assert main(["status", "--run-id", "job", "--endpoint", "nope.db"]) == 2
     assert "There is no database" in capsys.readouterr().err
 
