@@ -580,6 +580,16 @@ class TestFitness:
             lease.revoke(5)
             assert observer.status(5.0).unreadable == ()
 
+    def test_a_notice_that_cannot_be_read_is_said_at_the_first_look(
+        self, shared: Shared, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with RunInspector(shared.params()) as observer:
+            put = with_keys(shared.kind(shared.service)).put("control/failures/1", b"x", expect=ABSENT, timeout=5)
+            assert put.outcome is PutOutcome.APPLIED
+            for _ in range(2):
+                observer.status(5.0)
+        assert [message.partition(": ")[0] for message in caplog.messages] == ["ignoring 'control/failures/1'"]
+
     def test_an_empty_text_names_no_node(self, shared: Shared) -> None:
         shared.node(node_name="a", quarantine_after=1).next_rendezvous()
         with RunInspector(shared.params()) as observer:

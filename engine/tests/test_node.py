@@ -922,7 +922,7 @@ class TestNotices:
         harness.show(node)
         assert set(node.run.notices.drains) == {"d"}
         assert [message.partition(": ")[0] for message in caplog.messages] == [
-            f"ignoring '{key}' of 'run'" for key in (drain_key("b"), failure_key(3), quarantine_key("c"))
+            f"ignoring '{key}'" for key in (drain_key("b"), failure_key(3), quarantine_key("c"))
         ]
 
     def test_of_many_that_cannot_be_read_the_first_are_named(
@@ -935,7 +935,7 @@ class TestNotices:
                     harness.memory.write(f"run/{failure_key(number)}", b"not ours", None)
             harness.show(node)
         assert len(caplog.messages) == MOST_IGNORED + 1
-        assert caplog.messages[-1] == "ignoring further keys of 'run' that cannot be read"
+        assert caplog.messages[-1] == "ignoring further keys that cannot be read"
 
     def test_before_the_first_round_they_are_news_too(self) -> None:
         harness = Harness()

@@ -179,7 +179,7 @@ class RunInspector:
     def _look(self, deadline: float) -> Status:
         # In this order: nodes that go after the run is closed are not missed.
         nodes = self._nodes(deadline)
-        control = self._control = self._client.read_all(records.CONTROL, deadline)
+        control = self._control = self._client.read_all(records.CONTROL, deadline, self._control)
         state = read_record(State, control.get(STATE_KEY))
         if state is not None and state.pages is not None:
             state = with_world(state, self._client.read_all(state.pages.folder, deadline))
