@@ -191,7 +191,7 @@ class Agent:
                 self._outcome = self._ended(Ending.CHANGED, hangs, reports)
                 # One that drains has nothing left to save: to start the program anew would only put off its end.
                 has_ended = all(worker.code is not None for worker in seen)
-                return self._drained() if has_ended and _drains(self.handler) else None
+                return self._drained_early() if has_ended else None
             if failure := failures.look(seen, reports):
                 self._outcome = self._ended(failure.ending, hangs, reports)
                 return self._failed(failure, info, progressed=self._progressed(reports))
@@ -231,7 +231,7 @@ class Agent:
         if _loses_drained(self.handler, info):
             logger.info("%s, since a node has left the world as it said", failure.what)
             self._outcome = None
-            return self._drained() if _drains(self.handler) else None
+            return self._drained_early()
         unless_urgent(self._signals, lambda: self._speaker.report_failure(failure.what, progressed=progressed))
         if ending := self._gives_up():
             return ending
@@ -278,6 +278,11 @@ class Agent:
     def _signalled(self) -> AgentResult:
         return AgentResult.of_signal(self._signals.number, "this node leaves the run")
 
+    def _drained_early(self) -> AgentResult | None:
+        """How a node ends whose command has nothing left to do, if it drains; None: it does not."""
+        view = self.handler.view
+        return self._drained() if any(drain.node == view.node_id for drain in view.drains) else None
+
     def _drained(self) -> AgentResult:
         return AgentResult(ExitStatus.DRAINED, self.handler.view.drain_reason)
 
@@ -292,10 +297,6 @@ def _loses_drained(handler: rdzv.DynamicRendezvousHandler, info: RendezvousInfo)
     status = handler.view.status
     released = status.drained if status is not None and status.round == info.round else ()
     return bool(released) or any(not drain.seconds for drain in handler.view.drains)
-
-
-def _drains(handler: rdzv.DynamicRendezvousHandler) -> bool:
-    return any(drain.node == handler.view.node_id for drain in handler.view.drains)
 
 
 def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> list[Mapping[str, str]]:
