@@ -131,5 +131,9 @@ SITUATIONS: Final[Mapping[str, tuple[Wait, str]]] = {
         replace(FIRST, error=RendezvousDeniedError("wrong password"), is_refused=True),
         "the service refuses this node: wrong password",
     ),
+    "this machine has no room for a thread": (
+        replace(FIRST, shortage=RendezvousConnectionError("The thread 'rdzv-watch' cannot start (ulimit -u).")),
+        "this machine lacks what the node needs: The thread 'rdzv-watch' cannot start (ulimit -u).",
+    ),
 }
 """What a node knows, and what it says then. The table of docs/cli.md is made of them."""

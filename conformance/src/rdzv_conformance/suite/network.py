@@ -6,13 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import ClassVar, Final
 
 import pytest
 from rdzv_core.backend import ANY, Capability, KeyValueBackend, PutOutcome
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_core.threads import in_thread
 
 from ..deadlines import eventually
 from ..meanwhile import open_files, unanswered_names, with_retries
@@ -115,7 +113,7 @@ class NetworkConformance(Conformance):
         calls = calls_of(backend, since, _SHORT)
         proxy.disconnect()
         proxy.flood = byte * _PIECE
-        ends = ends_of({name: in_thread(partial(end_of, call), name) for name, call in calls.items()})
+        ends = ends_of(calls)
         for name, (end, seconds) in ends.items():
             assert seconds < _SHORT + _LATE, f"{name} with a timeout of {_SHORT:g} s took {seconds:.1f} s: {end!r}"
             told_nothing = is_unknown(end) or (name == "wait" and end == since)

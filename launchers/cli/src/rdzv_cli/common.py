@@ -8,7 +8,7 @@ import math
 import os
 import re
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rdzv.config import Layer, environment, merge
@@ -38,6 +38,17 @@ _MOST_EXIT_CODE: Final = 255
 """The highest exit code that a shell sees."""
 
 logger = logging.getLogger(__name__)
+
+
+class Needed(argparse.Action):
+    """Stores what has to be given: by a flag, or by a variable of the environment."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, variable: str, **more: Any) -> None:
+        super().__init__(option_strings, dest, **more)
+        self.variable = variable
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, value: object, option: str | None = None) -> None:
+        setattr(namespace, self.dest, value)
 
 
 def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] = os.environ) -> None:
@@ -92,7 +103,8 @@ def add_needed(
     about = f"{about} (default: {name})"
     # A variable that is set, and not for this command, has an error of its own.
     is_required = given is None and not os.environ.get(name)
-    parser.add_argument(flag, default=given, required=is_required, metavar=metavar, help=about)
+    needed = {"action": Needed, "variable": name, "required": is_required}
+    parser.add_argument(flag, default=given, metavar=metavar, help=about, **needed)
 
 
 def parameters(

@@ -11,6 +11,7 @@ from rdzv_core.near import near_name
 from rdzv_core.text import printable
 
 from .agent import ExitStatus
+from .common import Needed
 from .output import show
 
 _AS_FLAGS: Final = {
@@ -32,6 +33,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with an error: the usage, which argparse puts before it, would hide it, once for each node of a job."""
+        if message.startswith("the following arguments are required: "):
+            for action in self._actions:
+                if isinstance(action, Needed):
+                    flag = action.option_strings[0]
+                    message = message.replace(flag, f"{flag} (or {action.variable})")
         self.exit(ExitStatus.UNUSABLE.value, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 
     def refuse(self, name: str, hint: str = "", others: Mapping[str, str] | None = None) -> None:
