@@ -176,6 +176,16 @@ class LeaseForEver(Service):
         super().write(key, replace(stored, lease=there.lease) if stored and there else stored)
 
 
+class KeepsAll(Service):
+    """A keep-alive renews every lease."""
+
+    def keep(self, number: int) -> bool:
+        lives = super().keep(number)
+        for lease in list(self.leases) if lives else ():
+            super().keep(lease)
+        return lives
+
+
 class LeaseOfTheNamesake(Service):
     """Its leases have lists of names, from which a delete on a condition takes none."""
 
@@ -715,6 +725,7 @@ FAULTS = {
         Fault(LeaseOfTheDead, "test_keys_of_a_killed_owner_go", "for the keys of a killed owner to go"),
         Fault(ForgetsLeasedKeys, "test_lease_is_true_to_its_word_after_a_restart", "a lease lives on without its keys"),
         Fault(RisenLease, "test_owner_that_slept_too_long_learns_it", "did not learn that its lease has ended"),
+        Fault(KeepsAll, "test_keep_alive_is_of_one_lease", "a lease lives on for as long as another is kept alive"),
         Fault(LeaseOfTheNamesake, "test_last_put_decides_on_which_lease_a_key_hangs", "it no longer hung on"),
         Fault(LeaseForEver, "test_last_put_decides_on_which_lease_a_key_hangs", "a lease that it no longer hung on"),
         Fault(PartialList, "test_many_keys_are_read_completely", "100 of 1100 keys are missing"),

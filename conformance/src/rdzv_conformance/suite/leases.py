@@ -92,6 +92,17 @@ class LeasesConformance(Conformance):
         pytest.fail("this machine is too busy: the test itself was late to keep every lease alive")
 
     @requires(Capability.LEASE)
+    def test_keep_alive_is_of_one_lease(self, client: KeyValueBackend) -> None:
+        """A lease of the same client, and one of the same time to live, ends while another is kept alive."""
+        kept, left = client.open_lease(_ASKED, timeout=CALL), client.open_lease(_ASKED, timeout=CALL)
+        client.put(KEY, b"x", expect=ANY, lease=left, timeout=CALL)
+        deadline = time.monotonic() + self._patience(left.ttl)
+        while _names(client):
+            assert time.monotonic() < deadline, "a lease lives on for as long as another is kept alive"
+            kept.keep_alive(CALL)
+            time.sleep(0.05)
+
+    @requires(Capability.LEASE)
     def test_revoked_lease_ends_at_once(self, client: KeyValueBackend) -> None:
         """After `revoke` the keys are gone, and the lease is ended for good; revoking twice is fine."""
         mine, other = client.open_lease(30, timeout=CALL), client.open_lease(30, timeout=CALL)
