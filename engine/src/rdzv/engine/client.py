@@ -58,10 +58,18 @@ def longest_pause(nodes: int, interval: float) -> float:
 
 
 class Pauses:
-    """Seconds to wait before each further attempt at something."""
+    """Seconds to wait before each further attempt at something.
+
+    Attributes:
+        refused: See `__init__`.
+    """
 
     def __init__(
-        self, random: random.Random, longest: Callable[[], float] = lambda: 1.0, interval: float = _REFUSED
+        self,
+        random: random.Random,
+        longest: Callable[[], float] = lambda: 1.0,
+        interval: float = _REFUSED,
+        refused: float = math.inf,
     ) -> None:
         """Begin with the shortest.
 
@@ -69,10 +77,13 @@ class Pauses:
             random: Where the jitter comes from.
             longest: The most seconds while the service does not answer.
             interval: Seconds between two keep-alives: the most while it refuses.
+            refused: Seconds for which a call that it refuses is tried again; 0: who asks is not in a run, to which a
+                refusal would be an outage.
         """
         self._random = random
         self._longest = longest
         self._interval = interval
+        self.refused = refused
         self._backoff = backoff(random, longest)
 
     def after(self, error: BaseException) -> float:
@@ -259,7 +270,6 @@ class RetryingClient:
         writer: str,
         on_error: Callable[[RendezvousConnectionError, float], None] = lambda error, lasted: None,
         pauses: Callable[[], Pauses] = lambda: Pauses(random.Random()),  # noqa: S311 - jitter is no secret
-        refused: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """Speak through `backend` as `writer`.
 
@@ -268,14 +278,11 @@ class RetryingClient:
             writer: Who writes, for the envelopes.
             on_error: Hears of every attempt that fails, and how many seconds it took.
             pauses: Makes the pauses between the attempts of one call.
-            refused: Seconds for which a call that the service refuses is tried again; 0: who asks is not in a run, to
-                which a refusal would be an outage.
         """
         self.backend = backend
         self.writer = writer
         self._on_error = on_error
         self._pauses = pauses
-        self._refused = refused
         self._closing = threading.Event()
         adopt_loggers()
 
@@ -329,7 +336,7 @@ class RetryingClient:
             try:
                 since = self.wait(prefix, since, deadline)
             except RendezvousConnectionError as error:
-                if isinstance(error, RendezvousDeniedError) and not self._refused():
+                if isinstance(error, RendezvousDeniedError) and not pauses.refused:
                     raise
                 # The read is retried until its deadline; the pause is for a service that answers reads only.
                 self._closing.wait(max(0.0, min(pauses.after(error), deadline - time.monotonic())))
@@ -405,7 +412,7 @@ class RetryingClient:
                 now = time.monotonic()
                 self._on_error(error, now - began)
                 is_refused = isinstance(error, RendezvousDeniedError)
-                until = min(deadline, started + self._refused()) if is_refused else deadline
+                until = min(deadline, started + pauses.refused) if is_refused else deadline
                 paused = pauses.within(until - now, error)
                 if paused is None or self._closing.wait(paused):
                     if is_refused:

@@ -103,8 +103,9 @@ def add_needed(
     about = f"{about} (default: {name})"
     # A variable that is set, and not for this command, has an error of its own.
     is_required = given is None and not os.environ.get(name)
-    needed = {"action": Needed, "variable": name, "required": is_required}
-    parser.add_argument(flag, default=given, metavar=metavar, help=about, **needed)
+    parser.add_argument(
+        flag, action=Needed, variable=name, default=given, required=is_required, metavar=metavar, help=about
+    )
 
 
 def parameters(
