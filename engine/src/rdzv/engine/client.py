@@ -150,10 +150,7 @@ class DecodedSnapshot:
         self._versioned: dict[str, VersionedValue] = {
             key: value for key, value in known.items() if key in entries and entries[key].token == value.token
         }
-        ignored = before._ignored if before is not None else {}
-        self._ignored: dict[str, Entry] = {
-            key: entry for key, entry in ignored.items() if key in entries and entries[key].value == entry.value
-        }
+        self._ignored = {key for key in before._ignored if key in entries} if before is not None else set[str]()
 
     def names(self) -> list[str]:
         """Every key that the service holds here, tombstones and corrupt ones too."""
@@ -196,10 +193,10 @@ class DecodedSnapshot:
         return found
 
     def ignore(self, key: str, error: RendezvousStateError) -> None:
-        """Log that what `key` holds cannot be read: once, and not for each later snapshot that holds the same; of many
-        keys the first."""
+        """Log that what `key` holds cannot be read: once, whatever it holds in later snapshots; of many keys the
+        first."""
         if key not in self._ignored:
-            self._ignored[key] = self.encoded.entries[key]
+            self._ignored.add(key)
             if len(self._ignored) <= MOST_IGNORED:
                 logger.warning("ignoring '%s': %s", printable(key), error)
             elif len(self._ignored) == MOST_IGNORED + 1:
