@@ -25,7 +25,6 @@ from rdzv_core.errors import (
 )
 
 from rdzv import DynamicRendezvousHandler
-from rdzv.engine.client import RetryingClient
 from rdzv.engine.effects import Coroutine, Emit, SpawnLeader, WaitForChange
 from rdzv.engine.node import Node
 from rdzv.engine.runner import Runner
@@ -292,7 +291,7 @@ def test_coroutine_that_ends_late_leaves_no_thread_behind(monkeypatch: pytest.Mo
     def hook(event: Event) -> None:
         over.wait(10)
 
-    driver = Runner(node, RetryingClient(MemoryBackend(), node.id), hook)
+    driver = Runner(node, MemoryBackend(), hook)
     heard: list[Exception] = []
 
     def leads(node: Node, term: int) -> Coroutine[None]:

@@ -22,7 +22,6 @@ from ..shortages import outlast
 from . import drain, join, keep_alive, leave, report, watch
 from .address import announced, own_address
 from .aside import node_logger, speaking_aside
-from .client import RetryingClient
 from .effects import Coroutine
 from .failures import as_ours
 from .heartbeats import HeartbeatLeases
@@ -121,13 +120,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._node = Node(settings, backend.name, time.monotonic)
         keys = with_keys(backend)
         self._keys = with_leases(keys, settings, self._node.observers)
-        client = RetryingClient(
-            self._keys,
-            self._node.id,
-            lambda error, lasted: self._runner.on_connection_error(error, lasted),
-            self._node.pauses,
-        )
-        self._runner = Runner(self._node, client, hooks.emit)
+        self._runner = Runner(self._node, self._keys, hooks.emit)
         self._view = NodeView(self._node, self._runner.member_until)
         self._lifetime = Lifetime(settings.run)
         self._rounds = Rounds(settings, run_store(store, keys), self._runner, self._lifetime)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from rdzv_core.backend import KeyValueBackend
 from rdzv_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
 from rdzv_core.threads import start_thread
 
@@ -31,10 +32,10 @@ class Runner:
     a slow service delays only the coroutine that waits for it.
     """
 
-    def __init__(self, node: Node, client: RetryingClient, emit: Callable[[Event], None]) -> None:
-        """Drive `node` over `client`; `emit` hears of every event."""
+    def __init__(self, node: Node, keys: KeyValueBackend, emit: Callable[[Event], None]) -> None:
+        """Drive `node` over `keys`; `emit` hears of every event."""
         self._node = node
-        self._client = client
+        self._client = RetryingClient(keys, node.id, self._on_connection_error, node.pauses)
         self._emit = emit
         self._ranks = RankAssignment()
         lock = threading.RLock()
@@ -103,11 +104,6 @@ class Runner:
         with self._changed:
             return self._node.member_until()
 
-    def on_connection_error(self, error: RendezvousConnectionError, lasted: float) -> None:
-        """Note that the service did not answer; see `Connection.on_error`."""
-        with self._changed:
-            self._node.connection.on_error(error, lasted)
-
     def stop(self, timeout: float) -> None:
         """End every coroutine: close the service under it, then wait for the threads.
 
@@ -139,6 +135,11 @@ class Runner:
                 self._node.failures.add(name, error, lasts=True)
                 self._changed.notify_all()
             logger.exception("the loop '%s' of node '%s' has ended", name, self._node.id)
+
+    def _on_connection_error(self, error: RendezvousConnectionError, lasted: float) -> None:
+        """Note that the service did not answer; see `Connection.on_error`."""
+        with self._changed:
+            self._node.connection.on_error(error, lasted)
 
     def _pause(self, until: float, on: threading.Condition, ended: Callable[[], bool] = lambda: False) -> None:
         with on:
