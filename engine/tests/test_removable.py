@@ -291,6 +291,27 @@ def test_a_lost_write_that_others_overtake_for_ever_is_an_error(
         KeyValueStore(mine, timeout=timedelta(seconds=0.1)).compare_set("k", "", "2")
 
 
+def test_an_attempt_that_finds_no_key_where_one_was_is_made_again(backend: MemoryBackend, other: KeyValueStore) -> None:
+    """A service may refute a condition, and look only then what is there: the attempt before hangs still."""
+
+    class Twofold(MemoryBackend):
+        def put(self, *args: Any, **kwargs: Any) -> PutResult:
+            if self.calls["put"] != 1:
+                return super().put(*args, **kwargs)
+            other.set("k", "7")
+            outcome = super().put(*args, **kwargs).outcome
+            other.delete_key("k")
+            return PutResult(outcome)
+
+    mine = Twofold(backend.service)
+    store = KeyValueStore(mine, timeout=LONG)
+    mine.fail("put", Fault.DELAYED)
+    store.set("k", "1")
+    assert store.delete_key("k")
+    mine.deliver()
+    assert not store.check(["k"])
+
+
 # Any faults, in any order.
 
 

@@ -15,10 +15,9 @@ A write that has ended in an error may be applied at any later time, whether the
 import os
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
-from rdzv_core.backend import PutOutcome
+from rdzv_core.backend import PutOutcome, Token
 from rdzv_core.errors import RendezvousConnectionError, RendezvousUnsupportedError
 
 from .client import ATTEMPT, RetryingClient, VersionedValue
@@ -33,8 +32,9 @@ class RemovableKeys:
     def __init__(self, client: RetryingClient) -> None:
         """None yet; `client` writes and removes them."""
         self._client = client
-        self._process = os.getpid()
-        self._versions: dict[str, VersionedValue] = {}
+        # The token of each, and the nonce of its key's first write. By process, too: a fork's child has none of its
+        # parent's. Of two processes only one may remove a version, since it takes its absence for its own doing.
+        self._versions: dict[tuple[int, str], tuple[Token, str]] = {}
         # A write of these has ended in an error, and may be on its way.
         self._doubtful: set[str] = set()
 
@@ -42,13 +42,14 @@ class RemovableKeys:
         self, path: str, payload: bytes, deadline: float, *, previous: VersionedValue | None, deleted: bool = False
     ) -> tuple[bool, VersionedValue | None]:
         """Write a key under a condition; see `RetryingClient.put`."""
-        known = self._known()
-        before = known.get(path)
+        at = os.getpid(), path
+        before = self._versions.get(at)
         write = self._client.write(path, payload, previous, deleted=deleted)
 
         def attempt(timeout: float) -> tuple[bool, VersionedValue | None]:
             applied, there = write.attempt(timeout)
-            if previous is None and write.attempts > 1 and not applied and there and not there.envelope.deleted:
+            is_settled = applied or (there is not None and there.envelope.deleted)
+            if previous is None and write.attempts > 1 and not is_settled:
                 there = self._keep(path, there, deadline)
             return applied, there
 
@@ -58,10 +59,10 @@ class RemovableKeys:
             self._doubtful.add(path)
             raise
         if applied:
-            known.pop(path, None)
-            follows = previous is None or (before is not None and before.token == previous.token)
+            self._versions.pop(at, None)
+            follows = previous is None or (before is not None and before[0] == previous.token)
             if now and write.attempts == 1 and follows and not deleted and path not in self._doubtful:
-                self._note(path, now)
+                self._note(at, now)
         return applied, now
 
     def remove(self, path: str, deadline: float) -> bool:
@@ -70,14 +71,15 @@ class RemovableKeys:
         Returns:
             Whether it was there and is removed.
         """
-        version = self._known().pop(path, None)
-        if version is None:
+        known = self._versions.pop((os.getpid(), path), None)
+        if known is None:
             return False
+        token, first = known
         reply_lost = False
 
         def attempt(timeout: float) -> bool:
             nonlocal reply_lost
-            outcome = self._client.backend.delete_version(path, version.token, timeout=timeout)
+            outcome = self._client.backend.delete_version(path, token, timeout=timeout)
             if outcome is PutOutcome.UNKNOWN:
                 reply_lost = True
                 raise RendezvousConnectionError(f"The reply to deleting '{path}' was lost.")
@@ -91,31 +93,26 @@ class RemovableKeys:
             return removed
         # What has replaced the version has the same first write; what came after its removal, which is this one's, not.
         there = self._client.read_all(path, deadline).raw(path)
-        return there is None or _first(there) != _first(version)
+        return there is None or _first(there) != first
 
-    def _keep(self, path: str, there: VersionedValue, deadline: float) -> VersionedValue:
-        """Write again what another has written, so that it does not remove it."""
-        again = self._client.write(path, there.payload, there, deleted=False)
-        kept, now = again.attempt(max(0.001, min(deadline - time.monotonic(), ATTEMPT)))
+    def _keep(self, path: str, there: VersionedValue | None, deadline: float) -> VersionedValue | None:
+        """Write again what another has written, so that it does not remove it; None: it has done so already."""
+        kept, now = False, there
+        if there is not None:
+            again = self._client.write(path, there.payload, there, deleted=False)
+            kept, now = again.attempt(max(0.001, min(deadline - time.monotonic(), ATTEMPT)))
         if not kept:
             raise RendezvousConnectionError(
                 f"Whether '{path}' was written is not known yet: a reply was lost, and others change it."
             )
-        return now or there
+        return now
 
-    def _known(self) -> dict[str, VersionedValue]:
-        # Of two processes, only one may remove a version: it takes its absence for its own doing.
-        if self._process != os.getpid():
-            self._process, self._versions = os.getpid(), {}
-        return self._versions
-
-    def _note(self, path: str, version: VersionedValue) -> None:
-        known = self._known()
-        known[path] = replace(version, envelope=replace(version.envelope, payload=b""))
-        if len(known) > KNOWN:
+    def _note(self, at: tuple[int, str], version: VersionedValue) -> None:
+        self._versions[at] = version.token, _first(version)
+        if len(self._versions) > KNOWN:
             # Another thread may be faster.
             with suppress(KeyError, RuntimeError):
-                del known[next(iter(known))]
+                del self._versions[next(iter(self._versions))]
 
 
 def _first(version: VersionedValue) -> str:
