@@ -409,10 +409,9 @@ class RetryingClient:
     @speaking_aside()
     def with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
         """Attempt a call, which is given the seconds that it may take, until there is an answer."""
-        started = time.monotonic()
+        started = began = time.monotonic()
         pauses = self._pauses()
         while True:
-            began = time.monotonic()
             try:
                 return call(max(0.001, min(deadline - began, ATTEMPT)))
             except RendezvousConnectionError as error:
@@ -422,11 +421,12 @@ class RetryingClient:
                 until = min(deadline, started + self._refused()) if is_refused else deadline
                 paused = pauses.within(until - now, error)
                 if paused is None or self._closing.wait(paused):
-                    if is_refused:
-                        # For how long it has been refused, the node knows.
+                    if is_refused or began == started:
+                        # For how long it has been refused, the node knows; a single call says it itself.
                         raise
                     raise RendezvousConnectionError(
                         f"Every call to the service of backend '{self.backend.name}' has failed "
                         f"for {now - started:.1f} s: {error}"
                     ) from error
                 logger.debug("trying again after %.2f s: %s", paused, error)
+                began = time.monotonic()
