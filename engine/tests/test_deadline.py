@@ -79,9 +79,14 @@ def test_a_service_that_is_back_before_the_deadline_is_asked_again() -> None:
 @pytest.mark.usefixtures("long_pauses")
 def test_a_service_that_stays_away_is_an_error_at_the_deadline() -> None:
     backend, began = Recovering(away=1000), time.monotonic()
-    with pytest.raises(RendezvousConnectionError, match="it is away"):
+    with pytest.raises(RendezvousConnectionError, match=r"^Every call to .* has failed for \d\.\d s: it is away$"):
         RetryingClient(backend, "a").read("key", began + CALL)
     assert time.monotonic() - began >= CALL - 0.1
+
+
+def test_of_a_single_attempt_the_error_says_all() -> None:
+    with pytest.raises(RendezvousConnectionError, match=r"^it is away$"):
+        RetryingClient(Recovering(away=1), "a").read("key", time.monotonic())
 
 
 @pytest.mark.usefixtures("long_pauses")

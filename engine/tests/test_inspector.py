@@ -25,7 +25,7 @@ from rdzv_core.plugins import registered_backends
 from rdzv import DynamicRendezvousHandler
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.handler import create_handler, with_keys, with_leases
-from rdzv.engine.notices import Failure, Verdict, failure_key
+from rdzv.engine.notices import Failure, Verdict, drain_key, failure_key
 from rdzv.engine.records import Closed, NodeRecord
 from rdzv.inspector import RunInspector
 from rdzv.settings import RendezvousSettings
@@ -319,6 +319,28 @@ class TestPurging:
             assert observer.purge(10.0) == ()
         assert not shared.service.entries
         assert shared.node().next_rendezvous().round == 1
+
+    def test_what_rdzv_has_not_written_is_named_with_the_way_out(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous()
+        name = node.view.node_id
+        with RunInspector(shared.params()) as observer:
+            asks: list[tuple[str, Callable[[], object]]] = [
+                (drain_key(name), lambda: observer.drain(name, 1.0, "spot", 5.0)),
+                ("control/leader", lambda: observer.status(5.0)),
+                ("control/state", lambda: observer.status(5.0)),
+                ("control/state", lambda: observer.closed(5.0)),
+                ("control/state", lambda: observer.close("me", "", 5.0)),
+                ("control/state", lambda: observer.pardon("a", "me", 5.0)),
+            ]
+            for key, ask in asks:
+                with shared.service.changed:
+                    shared.service.write(f"run/{key}", b"\nrubbish", None)
+                with pytest.raises(RendezvousStateError, match=rf"^'{key}': .*rubbish.*`rdzv close --purge` removes it"):
+                    ask()
+            crash(node)
+            assert observer.purge(10.0) == ()
+        assert not shared.service.entries
 
     @pytest.mark.parametrize("record", [b'{"rdzv":2}\n{}', Envelope(b'{"schema":4}', "new", "1").pack()])
     def test_a_node_of_another_version_keeps_what_it_has(self, shared: Shared, record: bytes) -> None:

@@ -809,6 +809,7 @@ def test_that_a_lease_was_not_renewed_in_time_is_said_once_and_not_before(
     harness.now = node.registration.lease_until
     keep.throw(AWAY)
     assert told() == 1
+    assert caplog.messages[-1].endswith("without it: away")
     # It hears that this lease has ended, and gets no other for as long as it tries.
     keep.to(KeepAlive)
     keep.send(False)
@@ -816,6 +817,19 @@ def test_that_a_lease_was_not_renewed_in_time_is_said_once_and_not_before(
         keep.to(OpenLease)
         keep.throw(RendezvousDeniedError("no"))
     assert told() == 1
+
+
+def test_why_the_service_does_not_answer_is_said_once(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    node = harness.registered()
+    keep = harness.stepper(keep_alive.keep_alive_loop(node))
+    keep.to(KeepAlive)
+    node.connection.on_error(AWAY, 5.0)
+    harness.now = node.registration.lease_until
+    node.connection.on_error(AWAY, 5.0)
+    keep.throw(AWAY)
+    silence, lease = caplog.messages
+    assert silence.endswith("go on without this node: away")
+    assert lease == "the lease of node 'a' in 'run' was not renewed in time, so others may go on without it"
 
 
 def test_who_keeps_its_lease_has_no_trouble(harness: Harness) -> None:

@@ -544,7 +544,7 @@ class TestFaults:
     def test_corrupt_bytes_are_one_clear_error(self, simple: Run, key: str, value: bytes) -> None:
         with simple.service.changed:
             simple.service.write(f"run/control/{key}", value, None)
-        with pytest.raises(errors.RendezvousStateError):
+        with pytest.raises(errors.RendezvousStateError, match=rf"^'control/{key}': .*`rdzv close --purge` removes it"):
             simple.node(join=5).next_rendezvous()
 
     @pytest.mark.parametrize("written", [b'{"rdzv":2}\n', Envelope(b'{"schema":4}', "new", "1").pack()])

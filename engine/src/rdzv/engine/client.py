@@ -14,11 +14,12 @@ from typing import Final, TypeVar
 
 from rdzv_core.backend import ABSENT, Entry, KeyValueBackend, Lease, PutOutcome, Snapshot, Token, check_payload
 from rdzv_core.deadline import pause_within
-from rdzv_core.envelope import NONCE_HISTORY, Envelope
+from rdzv_core.envelope import NONCE_HISTORY, Envelope, OtherVersionError
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from rdzv_core.text import printable
 
 from .aside import adopt_loggers, node_logger, speaking_aside
+from .codec import WAY_OUT
 
 logger = node_logger(__name__)
 
@@ -166,7 +167,7 @@ class DecodedSnapshot:
 
     def raw(self, key: str) -> VersionedValue | None:
         """What `key` holds, tombstones included: what a conditional put must come after."""
-        versioned = self._versioned.get(key) or unwrap(self.encoded.entries.get(key))
+        versioned = self._versioned.get(key) or unwrap(self.encoded.entries.get(key), key)
         if versioned is not None:
             self._versioned[key] = versioned
         return versioned
@@ -198,14 +199,27 @@ class DecodedSnapshot:
         if key not in self._ignored:
             self._ignored.add(key)
             if len(self._ignored) <= MOST_IGNORED:
-                logger.warning("ignoring '%s': %s", printable(key), error)
+                logger.warning("ignoring '%s': %s", printable(key), str(error).removeprefix(_named(key)))
             elif len(self._ignored) == MOST_IGNORED + 1:
                 logger.warning("ignoring further keys that cannot be read")
 
 
-def unwrap(entry: Entry | None) -> VersionedValue | None:
-    """Read the envelope in an entry, if there is one."""
-    return None if entry is None else VersionedValue(Envelope.unpack(entry.value), entry.token, entry.order)
+def unwrap(entry: Entry | None, key: str) -> VersionedValue | None:
+    """Read the envelope in the entry of `key`, if there is one.
+
+    Raises:
+        RendezvousStateError: It is none; the error names the key, and the way out.
+    """
+    try:
+        return None if entry is None else VersionedValue(Envelope.unpack(entry.value), entry.token, entry.order)
+    except OtherVersionError as error:
+        raise OtherVersionError(f"{_named(key)}{error}") from error
+    except RendezvousStateError as error:
+        raise RendezvousStateError(f"{_named(key)}{error}. {WAY_OUT}") from error
+
+
+def _named(key: str) -> str:
+    return f"'{printable(key)}': "
 
 
 @dataclass
@@ -244,7 +258,7 @@ class Write:
             # Sending the same envelope again is safe: if the first was applied, the second
             # loses against its own nonce, and we know.
             raise RendezvousConnectionError(f"The reply to writing '{self.key}' was lost.")
-        versioned = unwrap(put.entry)
+        versioned = unwrap(put.entry, self.key)
         if put.outcome is PutOutcome.APPLIED or versioned is None:
             return put.outcome is PutOutcome.APPLIED, versioned
         applied = not self.mine.supersedes(versioned.envelope)
@@ -285,7 +299,7 @@ class RetryingClient:
 
     def read(self, key: str, deadline: float) -> VersionedValue | None:
         """Read one key; None if it is absent or deleted."""
-        return self.with_retries(lambda timeout: present(unwrap(self.backend.read(key, timeout=timeout))), deadline)
+        return self.with_retries(lambda timeout: present(unwrap(self.backend.read(key, timeout=timeout), key)), deadline)
 
     def read_all(self, prefix: str, deadline: float, before: DecodedSnapshot | None = None) -> DecodedSnapshot:
         """Read everything at or under `prefix`."""
@@ -399,10 +413,9 @@ class RetryingClient:
     @speaking_aside()
     def with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
         """Attempt a call, which is given the seconds that it may take, until there is an answer."""
-        started = time.monotonic()
+        started = began = time.monotonic()
         pauses = self._pauses()
         while True:
-            began = time.monotonic()
             try:
                 return call(max(0.001, min(deadline - began, ATTEMPT)))
             except RendezvousConnectionError as error:
@@ -412,11 +425,12 @@ class RetryingClient:
                 until = min(deadline, started + pauses.refused) if is_refused else deadline
                 paused = pauses.within(until - now, error)
                 if paused is None or self._closing.wait(paused):
-                    if is_refused:
-                        # For how long it has been refused, the node knows.
+                    if is_refused or began == started:
+                        # For how long it has been refused, the node knows; a single call says it itself.
                         raise
                     raise RendezvousConnectionError(
                         f"Every call to the service of backend '{self.backend.name}' has failed "
                         f"for {now - started:.1f} s: {error}"
                     ) from error
                 logger.debug("trying again after %.2f s: %s", paused, error)
+                began = time.monotonic()

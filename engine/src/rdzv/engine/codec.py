@@ -17,6 +17,9 @@ from rdzv_core.text import shown
 
 _SCHEMA: Final = 3
 
+WAY_OUT: Final = "Once no node is left, `rdzv close --purge` removes it."
+"""What a user can do about a value that cannot be read."""
+
 LOCAL: Final = {"local": True}
 """The metadata of a field that is not written."""
 
@@ -64,7 +67,8 @@ def decode(kind: type[_R], payload: bytes) -> _R:
         record: _R = _reader(hint)(value)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RendezvousStateError(
-            f"The service holds a {_spelled(kind)} that this version cannot read ({shown(error)}): {payload[:80]!r}"
+            f"The service holds a {_spelled(kind)} that this version cannot read ({shown(error)}): {payload[:80]!r}. "
+            f"{WAY_OUT}"
         ) from error
     return record
 

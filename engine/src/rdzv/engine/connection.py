@@ -103,6 +103,11 @@ class Connection:
                 error,
             )
 
+    @property
+    def is_silence_told(self) -> bool:
+        """Whether the log says that calls are not answered, and why."""
+        return self._logged_since is not None
+
     def since_last_contact(self) -> float:
         """Seconds since the service last answered; infinite if it never did."""
         return self._clock() - self._last_contact

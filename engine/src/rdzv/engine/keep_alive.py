@@ -38,10 +38,9 @@ def keep_alive_loop(node: Node) -> Coroutine[None]:
             except RendezvousConnectionError as error:
                 if mine.lease is not None and mine.lease is not ended and mine.lease_until <= node.clock():
                     ended = mine.lease
-                    message = (
-                        "the lease of node '%s' in '%s' was not renewed in time, so others may go on without it: %s"
-                    )
-                    logger.warning(message, node.id, node.settings.run, error)
+                    message = "the lease of node '%s' in '%s' was not renewed in time, so others may go on without it%s"
+                    why = "" if node.connection.is_silence_told else f": {error}"
+                    logger.warning(message, node.id, node.settings.run, why)
                 raise
         due = sent + node.interval
 
