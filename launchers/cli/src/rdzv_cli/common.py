@@ -29,14 +29,25 @@ _MOST_SECONDS: Final = 1e9
 _DEFAULT: Final = "sqlite"
 """The backend of a command that names none, wherever it is installed."""
 
+_RUN_ID: Final = "the job that the nodes belong to (default: RDZV_RUN_ID"
+_PLATFORM: Final = ", else what the platform tells)"
+
 _MOST_EXIT_CODE: Final = 255
 """The highest exit code that a shell sees."""
 
 logger = logging.getLogger(__name__)
 
 
-def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] = os.environ) -> None:
-    """Add the options that say which run on which service. A variable that is empty counts as not given.
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which run on which service. A variable that is empty counts as not given."""
+    given = os.environ.get("RDZV_RUN_ID") or None
+    _add_place(parser, os.environ)
+    parser.add_argument("--run-id", default=given, required=given is None, metavar="ID", help=f"{_RUN_ID})")
+    _add_option(parser)
+
+
+def add_node_options(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Add those of a node, which the platform may give, too.
 
     Args:
         parser: Gets them.
@@ -44,8 +55,35 @@ def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] 
     """
     _add_place(parser, environ)
     given = environ.get("RDZV_RUN_ID") or None
-    add_needed(parser, "--run-id", "RDZV_RUN_ID", "ID", "the job that the nodes belong to", given)
+    parser.add_argument("--run-id", default=given, metavar="ID", help=f"{_RUN_ID}{_PLATFORM}")
     _add_option(parser)
+    parser.add_argument(
+        "--nnodes",
+        default=environ.get("RDZV_NNODES") or None,
+        metavar="MIN:MAX",
+        help=f"how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES{_PLATFORM}",
+    )
+    add_platform_options(parser)
+
+
+def add_platform_options(parser: argparse.ArgumentParser) -> None:
+    """Add those that say what is taken from the platform."""
+    parser.add_argument(
+        "--platform",
+        default=os.environ.get("RDZV_PLATFORM") or "auto",
+        type=_platform,
+        metavar="auto|none",
+        help="whether to take what no option says from the scheduler or launcher around this process, see `rdzv "
+        "doctor` (default: RDZV_PLATFORM, else auto)",
+    )
+    parser.add_argument(
+        "--array",
+        default="sweep",
+        choices=("sweep", "job"),
+        metavar="sweep|job",
+        help="what the elements of a job array are: a sweep, in which each is a run, or the nodes of one job (default: "
+        "sweep)",
+    )
 
 
 def add_service_options(parser: argparse.ArgumentParser) -> None:
@@ -80,14 +118,11 @@ def _add_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_needed(
-    parser: argparse.ArgumentParser, flag: str, name: str, metavar: str, about: str, given: str | None
-) -> None:
-    """Add an option that must be given: by its flag, or by the variable `name`, which gives `given`."""
-    about = f"{about} (default: {name})"
-    # A variable that is set, and not for this command, has an error of its own.
-    is_required = given is None and not os.environ.get(name)
-    parser.add_argument(flag, default=given, required=is_required, metavar=metavar, help=about)
+def _platform(text: str) -> str:
+    """A choice of platforms, for argparse, which does not compare a variable with the choices."""
+    if text not in ("auto", "none"):
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is neither auto nor none")
+    return text
 
 
 def parameters(
@@ -95,6 +130,7 @@ def parameters(
     min_nodes: int = 1,
     max_nodes: int = 1,
     environ: Mapping[str, str] = os.environ,
+    others: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> RendezvousParameters:
     """The parameters that the command line describes, and the environment where it says nothing.
@@ -104,7 +140,8 @@ def parameters(
         min_nodes: The smallest world.
         max_nodes: The largest.
         environ: The environment.
-        options: More options.
+        others: Options that count where nothing else gives them.
+        options: More options, of flags.
 
     Raises:
         RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE`` or names no option, RDZV_OPTIONS
@@ -140,7 +177,8 @@ def parameters(
     if address := getattr(arguments, "local_addr", None):
         beside["local_addr"] = address
     given_here = {**beside, "options": given | options}
-    layers = (Layer("The command line", given_here, as_flag), *environment(environ))
+    below = Layer("The platform", {"options": others or {}})
+    layers = (Layer("The command line", given_here, as_flag), *environment(environ), below)
     for layer in layers:
         _check_places(layer.given.get("options", {}), arguments)
     params = merge(*layers, secrets=secrets)

@@ -27,10 +27,11 @@ from rdzv_core.plugins import load_backend_plugin
 from rdzv_core.text import printable
 
 from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restarts, Signals
-from .common import add_needed, add_run_options, parameters
+from .common import add_node_options, parameters
 from .exits import EXIT_CODES
 from .log import before_each_line, say, speak_as, write
 from .news import News
+from .taking import Taking
 from .told import for_agents, is_own_run
 
 logger = logging.getLogger(__name__)
@@ -77,23 +78,22 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     environ = for_agents()
-    add_run_options(parser, environ)
-    number = environ.get("RDZV_NNODES") or None
-    add_needed(parser, "--nnodes", "RDZV_NNODES", "MIN:MAX", "how many nodes a world has, as 2:4 or 4", number)
+    add_node_options(parser, environ)
     AgentOptions.add_to(parser)
     program = parser.add_argument("program", metavar="-- CMD", help="the program")
     arguments = parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
     # The parser says that it is missing: argparse would ask for "-- CMD, ARG".
     program.required = arguments.required = False
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, fail=parser.error)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the agent; returns the exit code."""
     began = time.monotonic()
-    options = AgentOptions.of(arguments)
     environ = for_agents()
-    params = _parameters(arguments, options, environ)
+    taking = Taking.of(arguments, environ)
+    options = AgentOptions.of(taking.arguments)
+    params = _parameters(taking, options, environ)
     command = [arguments.program, *arguments.arguments]
     # No other node needs to be disturbed by one that cannot start it.
     if shutil.which(arguments.program) is None:
@@ -105,7 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
     restarts = Restarts(options.max_restarts)
     signals = Signals(drains=False, numbers=options.signals_to_handle)
     for cooldown in _cooldowns(options.check_cooldown):
-        ending = _unfit(checks, signals) or _take_part(params, public, command, options, checks, restarts)
+        ending = _unfit(checks, signals) or _take_part(
+            params, public, command, options, checks, restarts, taking.in_words
+        )
         say(_in_words(ending, time.monotonic() - began))
         if ending.exit_status is not ExitStatus.UNFIT or not cooldown:
             break
@@ -142,19 +144,14 @@ def _ended_outside(params: RendezvousParameters, cooldown: float, signals: Signa
     return AgentResult.of_signal(signals.number, _OUTSIDE) if signals.number else closed
 
 
-def _parameters(
-    arguments: argparse.Namespace, options: AgentOptions, environ: Mapping[str, str]
-) -> RendezvousParameters:
+def _parameters(taking: Taking, options: AgentOptions, environ: Mapping[str, str]) -> RendezvousParameters:
     """How the node is made; what an agent around this one tells its program is not meant for that."""
-    if arguments.run_id is None:
-        raise RendezvousParameterError(
-            "The variable RDZV_RUN_ID is that of the run of which this process is a program, and which it would wait "
-            "for: give --run-id, with another one."
-        )
+    taking.host()
+    arguments = taking.arguments
     low, high = parse_nnodes(arguments.nnodes, "--nnodes")
     beside = {"attempt": options.attempt, "master_port": options.master_port}
     given = {name: value for name, value in beside.items() if value is not None}
-    params = parameters(arguments, low, high, environ, **given)
+    params = parameters(arguments, low, high, environ, taking.options, **given)
     if is_own_run(params):
         shown = printable(params.run_id)
         raise RendezvousParameterError(
@@ -193,6 +190,7 @@ def _take_part(
     options: AgentOptions,
     checks: Checks,
     restarts: Restarts,
+    taken: str,
 ) -> AgentResult:
     """Be a node of the run until it ends, or this node leaves it.
 
@@ -203,12 +201,13 @@ def _take_part(
         options: What the user has decided.
         checks: What the node must be fit for.
         restarts: How often the command may fail on this machine, and has failed.
+        taken: What is the platform's word, for the first line.
     """
     handler = get_rendezvous_handler(params)
     if not isinstance(handler, DynamicRendezvousHandler):
         raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
     speak_as(handler.view.node_id)
-    say(_who_we_are(handler, params, load_backend_plugin(params.backend)))
+    say(_who_we_are(handler, params, load_backend_plugin(params.backend)) + taken)
     progress = _Progress(handler)
     agent = Agent(
         handler,

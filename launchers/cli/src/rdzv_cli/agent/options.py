@@ -23,8 +23,8 @@ class AgentOptions:
     """The options of one agent. The help of each says what it means."""
 
     nproc_per_node: int = _flag(
-        "processes per node (default: %(default)s); gpu: one for each NVIDIA GPU; cpu: one for each CPU; auto: gpu if "
-        "there is any, else cpu",
+        "processes per node (default: what the platform tells, else 1); gpu: one for each NVIDIA GPU; cpu: one for "
+        "each CPU; auto: gpu if there is any, else cpu",
         type=processes,
         default=1,
         metavar="N",
@@ -36,7 +36,9 @@ class AgentOptions:
         default=0,
         metavar="N",
     )
-    attempt: int | None = _flag("the scheduler's restart count (default: 0)", type=count, metavar="N")
+    attempt: int | None = _flag(
+        "the scheduler's restart count (default: what the platform tells, else 0)", type=count, metavar="N"
+    )
     local_addr: str | None = _flag(
         "this node's address as the others reach it: itself, a host name, or the interface (eth1) or network "
         "(10.98.0.0/16) of this machine that has it (default: RDZV_LOCAL_ADDR, else the one from which it calls the "
@@ -140,8 +142,11 @@ class AgentOptions:
         """Add a flag for each."""
         for each in fields(cls):
             parser.add_argument(as_flag(each.name), default=each.default, **each.metadata)
+        # None: a platform may tell it.
+        parser.set_defaults(nproc_per_node=None)
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Self:
         """The options that such a parser has read."""
-        return cls(**{each.name: getattr(arguments, each.name) for each in fields(cls)})
+        given = {each.name: getattr(arguments, each.name) for each in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if value is not None})

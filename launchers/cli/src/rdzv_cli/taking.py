@@ -1,0 +1,123 @@
+"""The command line of `rdzv run`, filled with what the platform gives.
+
+A flag comes before a variable of rdzv's, and that before the platform.
+"""
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rdzv.config import environment, parse_nnodes
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.text import printable
+
+from .agent.devices import processes
+from .common import as_flag
+from .launch import HOSTED, Launch
+from .platforms import Found, Taken, detect, platforms
+from .told import is_inside
+
+_NEEDED: Final = ("run_id", "nnodes")
+OPTIONS: Final = ("attempt", "node_name", "labels")
+"""What a platform gives as options of the run."""
+
+
+@dataclass
+class Taking:
+    """A command line as it is filled.
+
+    Attributes:
+        arguments: The command line.
+        launch: What the platform gives.
+        options: The options of the run that are the platform's.
+        said: What is the platform's, each with where it stands, in words.
+    """
+
+    arguments: argparse.Namespace
+    launch: Launch
+    options: dict[str, Any] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace, environ: Mapping[str, str]) -> "Taking":
+        """Fill a command line.
+
+        Args:
+            arguments: It.
+            environ: The variables that are for this agent.
+
+        Raises:
+            RendezvousParameterError: Something is missing, or what the platform has started cannot become a run.
+        """
+        taking = cls(argparse.Namespace(**vars(arguments)), Launch(_found(arguments, environ), arguments.array))
+        taking.launch.check(arguments.nnodes)
+        taking._fill(environ)
+        taking._refuse_what_lacks()
+        return taking
+
+    def _fill(self, environ: Mapping[str, str]) -> None:
+        given = self.launch.given()
+        for name in _NEEDED:
+            if getattr(self.arguments, name) is None and name in given:
+                setattr(self.arguments, name, self._take(name, given[name]))
+        self._take_processes(given)
+        said = {item.partition("=")[0] for item in self.arguments.option}
+        said |= environment(environ)[0].given["options"].keys()
+        for name in OPTIONS:
+            if name in given and name not in said and getattr(self.arguments, name, None) is None:
+                self.options[name] = self._take(name, given[name])
+        if not self.arguments.backend and not self.arguments.endpoint and "backend" in given:
+            for name in given.keys() & {"backend", "endpoint"}:
+                setattr(self.arguments, name, self._take(name, given[name]))
+
+    def _refuse_what_lacks(self) -> None:
+        if self.arguments.run_id is None and os.environ.get("RDZV_RUN_ID"):
+            raise RendezvousParameterError(
+                "The variable RDZV_RUN_ID is that of the run of which this process is a program, and which it would "
+                "wait for: give --run-id, with another one."
+            )
+        needed = ", ".join(as_flag(name) for name in _NEEDED if getattr(self.arguments, name) is None)
+        if not needed:
+            return
+        if self.launch.found.platforms:
+            raise RendezvousParameterError(
+                f"{self.launch.found.names} does not tell what is needed: give {needed}. `rdzv doctor` shows what it "
+                "tells."
+            )
+        self.arguments.fail(f"the following arguments are required: {needed}")
+
+    def host(self) -> None:
+        """Have one of the nodes keep the store, where several are to meet and no service is named.
+
+        Raises:
+            RendezvousParameterError: None can.
+        """
+        several = parse_nnodes(self.arguments.nnodes, "--nnodes")[1] > 1
+        is_named = self.arguments.endpoint or self.arguments.backend not in (None, HOSTED)
+        if several and not is_named and self.launch.found.is_launched:
+            endpoint = self.launch.endpoint(self.arguments.run_id)
+            self.arguments.backend = HOSTED
+            self.arguments.endpoint = self._take("endpoint", endpoint)
+
+    def _take_processes(self, given: Mapping[str, Taken]) -> None:
+        if self.arguments.nproc_per_node is None and (told := given.get("nproc_per_node")):
+            try:
+                self.arguments.nproc_per_node = processes(self._take("nproc_per_node", told))
+            except argparse.ArgumentTypeError as error:
+                raise RendezvousParameterError(f"{told.source}: {error}.") from error
+
+    def _take(self, name: str, taken: Taken) -> Any:
+        self.said.append(f"{name.replace('_', ' ')} from {taken.source}")
+        return taken.value
+
+    @property
+    def in_words(self) -> str:
+        """What is the platform's; empty: nothing."""
+        return printable(f"; {self.launch.found.names}: {', '.join(self.said)}", 500) if self.said else ""
+
+
+def _found(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Found:
+    """What the platform tells of this agent; of one in a run it tells the place of the agent around it."""
+    return Found() if arguments.platform == "none" or is_inside(environ) else detect(environ, platforms())
