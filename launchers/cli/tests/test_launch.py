@@ -1,5 +1,7 @@
 """What `rdzv run` takes from a platform: its run, its nodes, its service; and what it refuses."""
 
+import math
+import time
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -165,6 +167,23 @@ def test_where_no_host_is_known_no_file_takes_its_place(install: Install) -> Non
         launch(RECORDED["indexed-job"]["environ"]).endpoint("train")
 
 
+# The end of the job.
+
+
+@pytest.mark.parametrize(
+    ("left", "takes", "begins"),
+    [(3600, 100, 3480), (120, 100, 0), (60, 40, 0), (5, 1, 0), (0, 100, math.inf), (-9, 100, math.inf)],
+)
+def test_a_drain_begins_in_time_for_the_end_of_the_job(left: float, takes: float, begins: float) -> None:
+    """An end that is over is of another clock, or another attempt."""
+    ends = launch(STEP | {"SLURM_JOB_END_TIME": "1795694400"})
+    assert ends.drain(1795694400 - left) == (takes, begins)
+
+
+def test_where_no_end_is_known_signals_alone_begin_a_drain() -> None:
+    assert launch(STEP).drain(0) == (100, math.inf)
+
+
 # The command.
 
 
@@ -173,8 +192,8 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """What `rdzv run` would take part with: parameters, and the words of the first line."""
     seen: list[Any] = []
 
-    def take_part(params: Any, public: Any, command: Any, options: Any, checks: Any, restarts: Any, words: str) -> Any:
-        seen.append((params, options, words))
+    def take_part(params: Any, public: Any, command: Any, options: Any, checks: Any, restarts: Any, taking: Any) -> Any:
+        seen.append((params, options, taking.in_words))
         return AgentResult(ExitStatus.DONE, "")
 
     monkeypatch.chdir(tmp_path)
@@ -207,7 +226,7 @@ def test_a_run_needs_no_flag(taken: list[Any], monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-def test_a_flag_beats_a_variable_of_ours_and_that_the_platform(
+def test_a_flag_comes_before_a_variable_of_rdzv_and_that_before_the_platform(
     taken: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = {
@@ -223,6 +242,15 @@ def test_a_flag_beats_a_variable_of_ours_and_that_the_platform(
     assert (first.run_id, first.max_nodes, first.config) == ("ours", 2, {"attempt": "7", "node_name": "ours"})
     assert (second.run_id, second.config) == ("flag", {"attempt": 9, "node_name": "flag"})
     assert [words for _, _, words in taken] == ["", ""]
+
+
+def test_drain_auto_takes_the_end_of_the_job(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1795694400 - 70.0)
+    surround(monkeypatch, ALONE | {"SLURM_JOB_END_TIME": "1795694400"})
+    assert main(["run", "--drain", "auto", "--", "true"]) == 0
+    assert main(["run", "--drain", "30", "--", "true"]) == 0
+    assert [options.drain for _, options, _ in taken] == [50, 30]
+    assert ["drain from SLURM_JOB_END_TIME" in words for _, _, words in taken] == [True, False]
 
 
 def test_the_processes_that_a_platform_tells_are_started(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +341,7 @@ def test_a_service_that_is_named_is_taken(more: list[str], taken: list[Any], mon
     assert taken[0][0].backend == "sqlite"
 
 
-def test_several_nodes_never_meet_in_a_file_that_nobody_has_named(
+def test_several_nodes_never_meet_in_a_file_that_was_not_named(
     taken: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("rdzv_cli.launch._missing", lambda: "torch")
@@ -355,5 +383,5 @@ ROW = Platform(name="ours", tells={"OUR_JOB": ".+"}, facts={Fact.JOB: (of("OUR_J
 def _arguments() -> Any:
     from argparse import Namespace
 
-    names = {"run_id", "nnodes", "nproc_per_node", "backend", "endpoint", "attempt"}
+    names = {"run_id", "nnodes", "nproc_per_node", "backend", "endpoint", "attempt", "drain"}
     return Namespace(**dict.fromkeys(names), option=[], platform="auto", array="sweep", fail=None)

@@ -29,6 +29,9 @@ _MOST_SECONDS: Final = 1e9
 _DEFAULT: Final = "sqlite"
 """The backend of a command that names none, wherever it is installed."""
 
+AUTO: Final = "auto"
+"""The value of an option that a platform decides."""
+
 _RUN_ID: Final = "the job that the nodes belong to (default: RDZV_RUN_ID"
 _PLATFORM: Final = ", else what the platform tells)"
 
@@ -70,7 +73,7 @@ def add_platform_options(parser: argparse.ArgumentParser) -> None:
     """Add those that say what is taken from the platform."""
     parser.add_argument(
         "--platform",
-        default=os.environ.get("RDZV_PLATFORM") or "auto",
+        default=os.environ.get("RDZV_PLATFORM") or AUTO,
         type=_platform,
         metavar="auto|none",
         help="whether to take what no option says from the scheduler or launcher around this process, see `rdzv "
@@ -120,7 +123,7 @@ def _add_option(parser: argparse.ArgumentParser) -> None:
 
 def _platform(text: str) -> str:
     """A choice of platforms, for argparse, which does not compare a variable with the choices."""
-    if text not in ("auto", "none"):
+    if text not in (AUTO, "none"):
         raise argparse.ArgumentTypeError(f"'{printable(text)}' is neither auto nor none")
     return text
 
@@ -260,6 +263,11 @@ def some_seconds(text: str) -> float:
             f"'{printable(text)}' is no time at all; give a number of seconds, such as 2.5"
         )
     return number
+
+
+def drain_seconds(text: str) -> float | str:
+    """The time of a drain, for argparse, or `AUTO`, which the platform decides."""
+    return AUTO if text == AUTO else some_seconds(text)
 
 
 def signal_number(text: str) -> int:

@@ -1,6 +1,7 @@
 """What `rdzv run` takes from the platform that has started it: what no flag and no variable of rdzv's says."""
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -17,6 +18,14 @@ Array = Literal["sweep", "job"]
 
 _PORTS: Final = range(20_000, 30_000)
 """Below those that Linux gives to connections, and above those of most services."""
+
+_DRAIN: Final = 100.0
+"""Seconds for all to save their work, as in the recipe for a preemption."""
+
+_AFTER_DRAIN: Final = 20.0
+"""Seconds from the end of a drain to that of the job, in which programs end."""
+
+_LEAST_DRAIN: Final = 1.0
 
 HOSTED: Final = "c10d"
 """The backend that needs no service: one of the nodes hosts its store."""
@@ -103,6 +112,18 @@ class Launch:
         if hosts:
             return replace(hosts, value=hosts.value[0])
         return self.found.facts.get(Fact.FIRST_HOST)
+
+    def drain(self, now: float) -> tuple[float, float]:
+        """What ``--drain auto`` means: how many seconds a drain takes, and in how many it begins unasked.
+
+        Args:
+            now: The seconds since 1970.
+        """
+        ends = self.found.get(Fact.ENDS)
+        if ends is None or ends <= now:
+            return _DRAIN, math.inf
+        left = ends - now
+        return max(_LEAST_DRAIN, min(_DRAIN, left - _AFTER_DRAIN)), max(0.0, left - _AFTER_DRAIN - _DRAIN)
 
     def ignored(self) -> Iterator[Ignored]:
         """What a run does not take although it could be read."""

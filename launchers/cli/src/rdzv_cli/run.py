@@ -105,9 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     restarts = Restarts(options.max_restarts)
     signals = Signals(drains=False, numbers=options.signals_to_handle)
     for cooldown in _cooldowns(options.check_cooldown):
-        ending = _unfit(checks, signals) or _take_part(
-            params, public, command, options, checks, restarts, taking.in_words
-        )
+        ending = _unfit(checks, signals) or _take_part(params, public, command, options, checks, restarts, taking)
         say(_in_words(ending, time.monotonic() - began))
         if ending.exit_status is not ExitStatus.UNFIT or not cooldown:
             break
@@ -190,7 +188,7 @@ def _take_part(
     options: AgentOptions,
     checks: Checks,
     restarts: Restarts,
-    taken: str,
+    taking: Taking,
 ) -> AgentResult:
     """Be a node of the run until it ends, or this node leaves it.
 
@@ -201,13 +199,13 @@ def _take_part(
         options: What the user has decided.
         checks: What the node must be fit for.
         restarts: How often the command may fail on this machine, and has failed.
-        taken: What is the platform's word, for the first line.
+        taking: What is the platform's.
     """
     handler = get_rendezvous_handler(params)
     if not isinstance(handler, DynamicRendezvousHandler):
         raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
     speak_as(handler.view.node_id)
-    say(_who_we_are(handler, params, load_backend_plugin(params.backend)) + taken)
+    say(_who_we_are(handler, params, load_backend_plugin(params.backend)) + taking.in_words)
     progress = _Progress(handler)
     agent = Agent(
         handler,
@@ -219,6 +217,7 @@ def _take_part(
         waiting=progress.waiting,
         say=progress.say,
         restarts=restarts,
+        drain_at=taking.drain_at,
     )
     progress.begin()
     try:

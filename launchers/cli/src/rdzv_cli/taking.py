@@ -4,7 +4,9 @@ A flag comes before a variable of rdzv's, and that before the platform.
 """
 
 import argparse
+import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,9 +16,9 @@ from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.text import printable
 
 from .agent.devices import processes
-from .common import as_flag
+from .common import AUTO, as_flag
 from .launch import HOSTED, Launch
-from .platforms import Found, Taken, detect, platforms
+from .platforms import Fact, Found, Taken, detect, platforms
 from .told import is_inside
 
 _NEEDED: Final = ("run_id", "nnodes")
@@ -33,12 +35,14 @@ class Taking:
         launch: What the platform gives.
         options: The options of the run that are the platform's.
         said: What is the platform's, each with where it stands, in words.
+        drain_at: When the node drains unasked, on the monotonic clock.
     """
 
     arguments: argparse.Namespace
     launch: Launch
     options: dict[str, Any] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
+    drain_at: float = math.inf
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, environ: Mapping[str, str]) -> "Taking":
@@ -63,6 +67,8 @@ class Taking:
             if getattr(self.arguments, name) is None and name in given:
                 setattr(self.arguments, name, self._take(name, given[name]))
         self._take_processes(given)
+        if self.arguments.drain == AUTO:
+            self._take_drain()
         said = {item.partition("=")[0] for item in self.arguments.option}
         said |= environment(environ)[0].given["options"].keys()
         for name in OPTIONS:
@@ -100,6 +106,13 @@ class Taking:
             endpoint = self.launch.endpoint(self.arguments.run_id)
             self.arguments.backend = HOSTED
             self.arguments.endpoint = self._take("endpoint", endpoint)
+
+    def _take_drain(self) -> None:
+        self.arguments.drain, begins = self.launch.drain(time.time())
+        if math.isfinite(begins):
+            # From here on, no clock that may be set counts.
+            self.drain_at = time.monotonic() + begins
+            self._take("drain", self.launch.found.facts[Fact.ENDS])
 
     def _take_processes(self, given: Mapping[str, Taken]) -> None:
         if self.arguments.nproc_per_node is None and (told := given.get("nproc_per_node")):

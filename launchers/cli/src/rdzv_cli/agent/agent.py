@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import time
@@ -53,6 +54,7 @@ class Agent:
         waiting: Called several times a second while the node waits for a world, with the seconds so far.
         say: Takes what its user should know of every world.
         restarts: How often the command may fail here, and has failed.
+        drain_at: When the node drains unasked, on the monotonic clock.
     """
 
     handler: rdzv.DynamicRendezvousHandler
@@ -65,6 +67,7 @@ class Agent:
     waiting: Callable[[float], None] = lambda seconds: None
     say: Callable[[str], None] = logger.info
     restarts: Restarts = field(default_factory=Restarts)
+    drain_at: float = math.inf
     _signals: Signals = field(init=False)
     _speaker: Speaker = field(init=False)
     _has_failed: bool = field(default=False, init=False)
@@ -73,7 +76,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         """Have taken no signal yet."""
-        self._signals = Signals(self.options.drain is not None, self.options.signals_to_handle)
+        self._signals = Signals(self.options.drain is not None, self.options.signals_to_handle, drain_at=self.drain_at)
         self._speaker = Speaker(self.handler, self._signals, self.options.drain, self.say)
 
     def run(self) -> AgentResult:
@@ -126,7 +129,7 @@ class Agent:
                 final = failure and self.restarts.pay(failure)
                 return self._failed_for_good(final) if final else AgentResult(ExitStatus.UNFIT, unfit)
             # A signal has ended the check: whether it is fit is not known, and it goes.
-            while self._signals.asked is Asked.DRAIN and not is_over():
+            while self._signals.is_draining and not is_over():
                 time.sleep(_POLL)
             return self._ended_from_outside()
         finally:
@@ -235,7 +238,7 @@ class Agent:
             return ending
         self._has_failed = True
         # A program may end with any code once it has saved its work: a node that was asked to drain goes as drained.
-        if info.world_size > 1 or self._signals.asked is Asked.DRAIN:
+        if info.world_size > 1 or self._signals.is_draining:
             self.restarts.fail(failure)
             return None
         # No other node can explain it: it is counted now, and not once more when the next world stands.

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from rdzv_core.errors import RendezvousParameterError
 
-from ..common import as_flag, count, exit_codes, rounds, seconds, signal_number, some_seconds
+from ..common import as_flag, count, drain_seconds, exit_codes, rounds, seconds, signal_number, some_seconds
 from .checks import Check, parse_check
 from .devices import processes
 from .signals import ASKING, DRAIN_SIGNALS, signals_to_handle
@@ -64,8 +64,9 @@ class AgentOptions:
     )
     drain: float | None = _flag(
         "after the first SIGTERM or SIGUSR1 stay in the world for so long, or until all are ready, so that all can "
-        "save their work (default: go at once, as after a second one)",
-        type=some_seconds,
+        "save their work; auto: 100 s, and unasked 120 s before the job's end, if the platform tells that (default: "
+        "go at once, as after a second one)",
+        type=drain_seconds,
         metavar="SECONDS",
     )
     give_up_after: int = _flag(

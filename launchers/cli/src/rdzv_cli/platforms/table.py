@@ -12,7 +12,7 @@ from . import batch, clouds, kubernetes, mpi, slurm, torch
 from .facts import Platform
 
 GROUP: Final = "rdzv.platforms"
-"""The entry points by which a site adds rows of its own; what they tell comes before the word of ours."""
+"""The entry points by which a site adds rows of its own; what they tell comes before what rdzv's tell."""
 
 PLATFORMS: Final = (
     torch.CHILD,
