@@ -334,6 +334,36 @@ def test_several_nodes_meet_at_the_first_host(
     assert "endpoint from SLURM_STEP_NODELIST" in taking.in_words
 
 
+@pytest.mark.parametrize("where", ["slurm-script", "slurm-step"])
+def test_the_other_commands_are_about_the_run_of_their_job(
+    where: str, taken: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    class Inspector:
+        def __init__(self, params: Any) -> None:
+            asked.append((params.backend, params.endpoint, params.run_id))
+            raise RendezvousParameterError("enough")
+
+    monkeypatch.setattr("rdzv_cli.status.RunInspector", Inspector)
+    monkeypatch.setattr("rdzv_cli.drain.RunInspector", Inspector)
+    surround(monkeypatch, RECORDED[where]["environ"])
+    assert main(["status", "--endpoint", "f", "--backend", "sqlite"]) == 2
+    assert main(["drain", "--node", "n", "--endpoint", "f", "--backend", "sqlite"]) == 2
+    assert asked == [("sqlite", "f", "rdzv-1")] * 2
+
+
+def test_a_command_in_no_job_needs_a_run_id(
+    taken: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["status"])
+    assert "required: --run-id" in capsys.readouterr().err
+    surround(monkeypatch, STEP | {"RDZV_PLATFORM": "none"})
+    with pytest.raises(SystemExit):
+        main(["status"])
+
+
 @pytest.mark.parametrize("more", [["--backend", "sqlite"], ["--endpoint", "f"], ["--nnodes", "1"]])
 def test_a_service_that_is_named_is_taken(more: list[str], taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     surround(monkeypatch, STEP)

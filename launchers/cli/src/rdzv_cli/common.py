@@ -20,6 +20,9 @@ from rdzv_core.parameters import ARGUMENTS, SHORT_NAMES, RendezvousParameters
 from rdzv_core.plugins import installed_backends, load_backend_plugin
 from rdzv_core.text import printable
 
+from .launch import HOSTED, Launch
+from .platforms import Found
+
 MOST: Final = 999_999_999
 """The highest number that the command line takes."""
 
@@ -32,9 +35,6 @@ _DEFAULT: Final = "sqlite"
 AUTO: Final = "auto"
 """The value of an option that a platform decides."""
 
-_RUN_ID: Final = "the job that the nodes belong to (default: RDZV_RUN_ID"
-_PLATFORM: Final = ", else what the platform tells)"
-
 _MOST_EXIT_CODE: Final = 255
 """The highest exit code that a shell sees."""
 
@@ -43,10 +43,7 @@ logger = logging.getLogger(__name__)
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which run on which service. A variable that is empty counts as not given."""
-    given = os.environ.get("RDZV_RUN_ID") or None
-    _add_place(parser, os.environ)
-    parser.add_argument("--run-id", default=given, required=given is None, metavar="ID", help=f"{_RUN_ID})")
-    _add_option(parser)
+    _add_run(parser, os.environ)
 
 
 def add_node_options(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
@@ -56,17 +53,26 @@ def add_node_options(parser: argparse.ArgumentParser, environ: Mapping[str, str]
         parser: Gets them.
         environ: The variables that may give them.
     """
-    _add_place(parser, environ)
-    given = environ.get("RDZV_RUN_ID") or None
-    parser.add_argument("--run-id", default=given, metavar="ID", help=f"{_RUN_ID}{_PLATFORM}")
-    _add_option(parser)
+    _add_run(parser, environ)
     parser.add_argument(
         "--nnodes",
         default=environ.get("RDZV_NNODES") or None,
         metavar="MIN:MAX",
-        help=f"how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES{_PLATFORM}",
+        help="how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES, else what the platform tells)",
     )
     add_platform_options(parser)
+
+
+def _add_run(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    _add_place(parser, environ)
+    parser.add_argument(
+        "--run-id",
+        default=environ.get("RDZV_RUN_ID") or None,
+        metavar="ID",
+        help="the job that the nodes belong to (default: RDZV_RUN_ID, else what the platform tells)",
+    )
+    _add_option(parser)
+    parser.set_defaults(fail=parser.error)
 
 
 def add_platform_options(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +145,7 @@ def parameters(
     """The parameters that the command line describes, and the environment where it says nothing.
 
     Args:
-        arguments: The command line.
+        arguments: The command line; gets the run of the platform, if it names none.
         min_nodes: The smallest world.
         max_nodes: The largest.
         environ: The environment.
@@ -150,6 +156,8 @@ def parameters(
         RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE`` or names no option, RDZV_OPTIONS
             cannot be read, or no other process could find the service.
     """
+    if arguments.run_id is None:
+        _take_run(arguments)
     given: dict[str, Any] = {}
     for position, item in enumerate(arguments.option, start=1):
         name, equals, value = item.partition("=")
@@ -187,6 +195,17 @@ def parameters(
     params = merge(*layers, secrets=secrets)
     plugin.check_shared(params)
     return params
+
+
+def _take_run(arguments: argparse.Namespace) -> None:
+    """Have a command that is called in a job, as by the script of a scheduler, be about the run of that job."""
+    launch = Launch.here(os.environ) if os.environ.get("RDZV_PLATFORM") != "none" else Launch(Found())
+    given = launch.given()
+    if "run_id" not in given:
+        arguments.fail("the following arguments are required: --run-id")
+    arguments.run_id = given["run_id"].value
+    if not arguments.backend and not arguments.endpoint and "nnodes" in given and given["nnodes"].value != "1":
+        arguments.backend, arguments.endpoint = HOSTED, launch.endpoint(arguments.run_id).value
 
 
 def _default_backend(nodes: int) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Final, Literal
@@ -11,7 +11,7 @@ from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.plugins import installed_backends
 from rdzv_core.text import printable
 
-from .platforms import Fact, Found, Ignored, Taken
+from .platforms import Fact, Found, Ignored, Taken, detect, platforms
 
 Array = Literal["sweep", "job"]
 """What a job array is: a run for each element, or the nodes of one run."""
@@ -42,6 +42,15 @@ class Launch:
 
     found: Found
     array: Array = "sweep"
+
+    @classmethod
+    def here(cls, environ: Mapping[str, str], array: Array = "sweep") -> "Launch":
+        """What the platform tells that has started this process.
+
+        Raises:
+            RendezvousError: A row of a site's is broken.
+        """
+        return cls(detect(environ, platforms()), array)
 
     @property
     def is_array(self) -> bool:

@@ -84,7 +84,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     arguments = parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
     # The parser says that it is missing: argparse would ask for "-- CMD, ARG".
     program.required = arguments.required = False
-    parser.set_defaults(run=run, fail=parser.error)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

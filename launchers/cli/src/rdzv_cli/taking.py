@@ -18,7 +18,7 @@ from rdzv_core.text import printable
 from .agent.devices import processes
 from .common import AUTO, as_flag
 from .launch import HOSTED, Launch
-from .platforms import Fact, Found, Taken, detect, platforms
+from .platforms import Fact, Found, Taken
 from .told import is_inside
 
 _NEEDED: Final = ("run_id", "nnodes")
@@ -55,7 +55,10 @@ class Taking:
         Raises:
             RendezvousParameterError: Something is missing, or what the platform has started cannot become a run.
         """
-        taking = cls(argparse.Namespace(**vars(arguments)), Launch(_found(arguments, environ), arguments.array))
+        # An agent in a run is not what the platform has started.
+        is_asked = arguments.platform == AUTO and not is_inside(environ)
+        launch = Launch.here(environ, arguments.array) if is_asked else Launch(Found())
+        taking = cls(argparse.Namespace(**vars(arguments)), launch)
         taking.launch.check(arguments.nnodes)
         taking._fill(environ)
         taking._refuse_what_lacks()
@@ -129,8 +132,3 @@ class Taking:
     def in_words(self) -> str:
         """What is the platform's; empty: nothing."""
         return printable(f"; {self.launch.found.names}: {', '.join(self.said)}", 500) if self.said else ""
-
-
-def _found(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Found:
-    """What the platform tells of this agent; of one in a run it tells the place of the agent around it."""
-    return Found() if arguments.platform == "none" or is_inside(environ) else detect(environ, platforms())
