@@ -25,6 +25,21 @@ signal.signal(signal.SIGTERM, end)
 """
 
 
+NAMES = """
+import socket
+found = socket.getaddrinfo
+def getaddrinfo(host, *more, **others):
+    return found("127.0.0.1" if host in ("n1", "n2", "n3") else host, *more, **others)
+socket.getaddrinfo = getaddrinfo
+"""
+"""Has Python know the nodes of this Slurm by their names, as the resolver of a cluster does."""
+
+BARE = """#!/bin/bash
+#SBATCH --nodes=3 --ntasks-per-node=1 --requeue --open-mode=append --output=job.log
+srun --kill-on-bad-exit=0 rdzv run -- python train.py
+"""
+
+
 class Job:
     """A job of Slurm's, as the documentation has it."""
 
@@ -171,4 +186,21 @@ def test_a_job_of_torchrun_needs_no_service(slurm: Slurm, folder: Path) -> None:
     assert ":29400" in script
     job = Job(slurm, folder, script.replace(":29400", f":{free_ports(1)[0]}"))
     job.says("^rank 2 of 3: done")
+    job.ends()
+
+
+def test_a_job_needs_no_option_and_no_service(slurm: Slurm, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "sitecustomize.py").write_text(NAMES)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")
+    (folder / "train.py").write_text(block_of("recipes.md", "import pathlib"))
+    job = Job(slurm, folder, BARE)
+    job.has_world(1, 3)
+    assert job.said.count(f"run 'rdzv-{job.id}', backend c10d, endpoint n1:") == 3
+    assert "attempt from" not in job.said
+    slurm.command("scontrol", "requeue", job.id)
+    job.waits()
+    # The store has ended with the nodes: the rounds begin anew.
+    for rank in range(3):
+        job.says(rf"(?s)attempt from SLURM_RESTART_COUNT.*^round 1: rank {rank} of 3")
     job.ends()

@@ -415,3 +415,12 @@ def _arguments() -> Any:
 
     names = {"run_id", "nnodes", "nproc_per_node", "backend", "endpoint", "attempt", "drain"}
     return Namespace(**dict.fromkeys(names), option=[], platform="auto", array="sweep", fail=None)
+
+
+def test_an_array_of_unknown_size_needs_its_number_of_nodes() -> None:
+    """LSF tells the elements of an array no more than their own number."""
+    assert given(RECORDED["lsf-array"]["environ"], "job") == {"run_id": "2207"}
+
+
+def test_the_nodes_that_a_user_has_named_are_those_of_the_whole_array() -> None:
+    assert given(ARRAY | {"PET_NNODES": "2:4"}, "job")["nnodes"] == "2:4"

@@ -104,13 +104,13 @@ class Launch:
         return next((platform.name for platform in self.found.platforms if platform.launches), "")
 
     def _nnodes(self) -> Taken | None:
-        nodes = self.found.facts.get(Fact.NODES)
-        if nodes is None or not self.is_array:
-            return nodes if nodes is None else replace(nodes, value=str(nodes.value))
-        tasks = self.found.facts.get(Fact.ARRAY_TASKS)
-        if tasks is None:
+        nodes, elements = self.found.facts.get(Fact.NODES), self.found.facts.get(Fact.ARRAY_TASKS)
+        if nodes is None or (self.is_array and elements is None):
             return None
-        return Taken(str(nodes.value * tasks.value), (*tasks.names, *nodes.names), nodes.platform)
+        # (What torchrun's variables say is said of the whole run.)
+        if not self.is_array or elements is None or isinstance(nodes.value, str):
+            return replace(nodes, value=str(nodes.value))
+        return Taken(str(nodes.value * elements.value), (*elements.names, *nodes.names), nodes.platform)
 
     def first_host(self) -> Taken | None:
         """The host that all nodes know as the first; None: they know none."""

@@ -53,12 +53,13 @@ PALS: Final = Platform(
     unless={"SLURM_JOB_ID": "Slurm's plugin mpi/cray_shasta sets it"},
     facts={
         Fact.JOB: (of("PALS_APID"),),
+        Fact.NODES: (of("PMI_SIZE", "PALS_LOCAL_SIZE", read=readers.quotient),),
         Fact.NODE_RANK: (of("PALS_NODEID", read=readers.count),),
         Fact.TASKS: (of("PALS_LOCAL_SIZE", read=readers.some),),
         Fact.LOCAL_RANK: (of("PALS_LOCAL_RANKID", read=readers.count),),
     },
     ignored={"PALS_APINFO": "the file is binary, and its format Cray's"},
-    seen="SchedMD/slurm 284c3b9, src/plugins/mpi/cray_shasta (2026-11-25)",
+    seen="SchedMD/slurm 284c3b9, src/plugins/mpi/cray_shasta (2026-11-25); programs for Aurora (2026-11-26)",
 )
 
 JSRUN: Final = Platform(
@@ -70,5 +71,5 @@ JSRUN: Final = Platform(
         Fact.NODES: (of("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE", read=readers.quotient),),
         Fact.NODE_RANK: (of("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_SIZE", read=readers.place),),
     },
-    seen="Lightning-AI/pytorch-lightning 7f0c343, fabric/plugins/environments/lsf.py (2026-11-25)",
+    seen="Lightning-AI/pytorch-lightning 7f0c343, environments/lsf.py (2026-11-25); programs for Summit (2026-11-26)",
 )
