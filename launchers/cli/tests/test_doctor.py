@@ -203,3 +203,14 @@ def test_a_row_of_a_site_that_is_broken_is_shown(install: Install, capsys: pytes
     (broken,) = (line for line in said if line.startswith("BROKEN"))
     assert "'ours' of the package 'our-site' is broken: AttributeError" in broken
     assert "platform (none):" in said
+
+
+def test_a_login_in_an_endpoint_is_not_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_RDZV_BACKEND", "etcd-v3")
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "user:hunter2@db1:2379")
+    said = "\n".join(lines(capsys, 0))
+    assert "--endpoint" in said
+    assert "db1:2379" in said
+    assert "hunter2" not in said

@@ -20,6 +20,8 @@ Install = Callable[[str, str, Mapping[str, str]], None]
 
 RECORDED: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("platforms.toml").read_text())
 STEP: Final[dict[str, str]] = RECORDED["slurm-step"]["environ"]
+ALONE: Final = STEP | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n3", "SLURM_NODEID": "0"}
+"""A step on one node."""
 ARRAY: Final[dict[str, str]] = RECORDED["slurm-array"]["environ"]
 
 
@@ -167,6 +169,15 @@ def test_where_no_host_is_known_no_file_takes_its_place(install: Install) -> Non
         launch(RECORDED["indexed-job"]["environ"]).endpoint("train")
 
 
+def test_the_first_host_of_one_srun_is_not_that_of_another(install: Install) -> None:
+    """As where a script starts one srun for each node: each has a first host of its own."""
+    with_c10d(install)
+    one = launch(ALONE)
+    assert one.endpoint("r", 1).value.startswith("n3:")
+    with pytest.raises(RendezvousParameterError, match="no host is known to all of them"):
+        one.endpoint("r", 2)
+
+
 # The end of the job.
 
 
@@ -207,10 +218,6 @@ def surround(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]) -> Non
     """Be where a platform has started this process."""
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-
-
-ALONE: Final = STEP | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n3", "SLURM_NODEID": "0"}
-"""A step on one node."""
 
 
 def test_a_run_needs_no_flag(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

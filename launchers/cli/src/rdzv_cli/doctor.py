@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
-from typing import Any
 
 from rdzv.hooks import installed_hooks
 from rdzv.inspector import RunInspector
+from rdzv_core.endpoints import hide_login
 from rdzv_core.errors import RendezvousError, RendezvousParameterError
 from rdzv_core.plugins import installed_backends, load_backend_plugin
 from rdzv_core.text import printable
@@ -19,7 +19,7 @@ from .agent import ExitStatus
 from .common import add_service_options, as_flag, parameters, seconds
 from .launch import Launch
 from .output import show
-from .platforms import PLATFORMS, Found, Platform, detect, installed_platforms
+from .platforms import PLATFORMS, Found, Platform, Taken, detect, installed_platforms
 from .taking import OPTIONS
 
 _GROUP = "torchrun.handlers"
@@ -105,9 +105,9 @@ def _platforms(found: Found) -> Iterator[_Finding]:
     launch = Launch(found)
     for name, taken in launch.given().items():
         flag = f"--option {name}" if name in OPTIONS else as_flag(name)
-        yield _Finding("ok", flag, f"{printable(str(taken.value))} (from {taken.source})")
+        yield _Finding("ok", flag, f"{_shown(taken)} (from {taken.source})")
     for fact, taken in found.facts.items():
-        yield _Finding("ok", fact.value, f"{_listed(taken.value)} (from {taken.source}, {taken.platform})")
+        yield _Finding("ok", fact.value, f"{_shown(taken)} (from {taken.source}, {taken.platform})")
     for ignored in (*launch.ignored(), *found.ignored):
         yield _Finding("note", "ignored", f"{ignored.name}: {ignored.reason}")
     yield from _service(launch)
@@ -125,8 +125,11 @@ def _service(launch: Launch) -> Iterator[_Finding]:
         yield _Finding("note", "rdzv run", str(error))
 
 
-def _listed(value: Any) -> str:
-    return printable(", ".join(value) if isinstance(value, tuple) else str(value))
+def _shown(taken: Taken) -> str:
+    """What stands there, without the login that an endpoint may have."""
+    if any(name.endswith("_ENDPOINT") for name in taken.names):
+        return printable(hide_login(str(taken.value)))
+    return printable(", ".join(taken.value) if isinstance(taken.value, tuple) else str(taken.value))
 
 
 def _hooks() -> Iterator[_Finding]:

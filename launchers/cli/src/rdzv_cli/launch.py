@@ -156,9 +156,9 @@ class Launch:
         if tasks is not None and tasks.value > 1:
             raise RendezvousParameterError(
                 f"{tasks.platform} has started {tasks.value} tasks on this node ({tasks.source}): each would be an "
-                "agent, and all of their programs LOCAL_RANK 0. Start one task on each node, such as by srun "
-                f"--ntasks-per-node=1 or mpirun --map-by ppr:1:node, and give --nproc-per-node {tasks.value}; or, if "
-                "each is to be a node, --platform none."
+                "agent, and all of their programs LOCAL_RANK 0. Start one task on each node, as by srun "
+                "--ntasks-per-node=1, mpirun --map-by ppr:1:node (Open MPI) or mpiexec -ppn 1 (MPICH), and give "
+                f"--nproc-per-node {tasks.value}; or, if each is to be a node, --platform none."
             )
         nodes, here = self.found.facts.get(Fact.NODES), self.found.platforms
         if nnodes is None and nodes is not None and not self.found.is_launched and here and nodes.value != 1:
@@ -169,13 +169,19 @@ class Launch:
                     "For this machine alone give --nnodes 1."
                 )
 
-    def endpoint(self, run_id: str) -> Taken:
+    def endpoint(self, run_id: str, least: int = 1) -> Taken:
         """Where the store of a run is that no service keeps: at the first host, at a port that its id decides.
+
+        Args:
+            run_id: The run.
+            least: How many nodes it needs. Where these are more than the launcher has started, the others may have
+                another first host, such as those of another srun.
 
         Raises:
             RendezvousParameterError: No host is known to all, or what is needed there is not installed.
         """
-        host, missing = self.first_host(), _missing()
+        nodes, missing = self.found.get(Fact.NODES), _missing()
+        host = None if isinstance(nodes, int) and least > nodes else self.first_host()
         if host is None or missing:
             raise RendezvousParameterError(self._explain(host, missing))
         return replace(host, value=f"{_in_brackets(host.value)}:{port_of(run_id)}")

@@ -78,8 +78,9 @@ class Taking:
             if name in given and name not in said and getattr(self.arguments, name, None) is None:
                 self.options[name] = self._take(name, given[name])
         if not self.arguments.backend and not self.arguments.endpoint and "backend" in given:
-            for name in given.keys() & {"backend", "endpoint"}:
-                setattr(self.arguments, name, self._take(name, given[name]))
+            for name in ("backend", "endpoint"):
+                if name in given:
+                    setattr(self.arguments, name, self._take(name, given[name]))
 
     def _refuse_what_lacks(self) -> None:
         if self.arguments.run_id is None and os.environ.get("RDZV_RUN_ID"):
@@ -103,10 +104,10 @@ class Taking:
         Raises:
             RendezvousParameterError: None can.
         """
-        several = parse_nnodes(self.arguments.nnodes, "--nnodes")[1] > 1
+        least, most = parse_nnodes(self.arguments.nnodes, "--nnodes")
         is_named = self.arguments.endpoint or self.arguments.backend not in (None, HOSTED)
-        if several and not is_named and self.launch.found.is_launched:
-            endpoint = self.launch.endpoint(self.arguments.run_id)
+        if most > 1 and not is_named and self.launch.found.is_launched:
+            endpoint = self.launch.endpoint(self.arguments.run_id, least)
             self.arguments.backend = HOSTED
             self.arguments.endpoint = self._take("endpoint", endpoint)
 
