@@ -158,17 +158,7 @@ def parameters(
     """
     if arguments.run_id is None:
         _take_run(arguments)
-    given: dict[str, Any] = {}
-    for position, item in enumerate(arguments.option, start=1):
-        name, equals, value = item.partition("=")
-        if not name or not equals:
-            # What stands there may be a password.
-            raise RendezvousParameterError(
-                f"--option takes NAME=VALUE, such as join_timeout=60; what --option number {position} gives is not of "
-                "that form."
-            )
-        if given.setdefault(name, value) != value:
-            raise RendezvousParameterError(f"--option gives {name} twice, with different values: leave one out.")
+    given = _options_given(arguments.option)
     if twice := [name for name, value in options.items() if str(given.get(name, value)) != str(value)]:
         name = twice[0]
         raise RendezvousParameterError(
@@ -195,6 +185,21 @@ def parameters(
     params = merge(*layers, secrets=secrets)
     plugin.check_shared(params)
     return params
+
+
+def _options_given(items: Iterable[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for position, item in enumerate(items, start=1):
+        name, equals, value = item.partition("=")
+        if not name or not equals:
+            # What stands there may be a password.
+            raise RendezvousParameterError(
+                f"--option takes NAME=VALUE, such as join_timeout=60; what --option number {position} gives is not of "
+                "that form."
+            )
+        if given.setdefault(name, value) != value:
+            raise RendezvousParameterError(f"--option gives {name} twice, with different values: leave one out.")
+    return given
 
 
 def _take_run(arguments: argparse.Namespace) -> None:
