@@ -251,6 +251,14 @@ def test_a_flag_comes_before_a_variable_of_rdzv_and_that_before_the_platform(
     assert [words for _, _, words in taken] == ["", ""]
 
 
+def test_what_a_flag_gives_is_not_said_to_be_the_platforms(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(monkeypatch, ALONE | {"SLURM_RESTART_COUNT": "1"})
+    assert main(["run", "--attempt", "9", "--", "true"]) == 0
+    ((params, _, words),) = taken
+    assert params.config["attempt"] == 9
+    assert "attempt" not in words
+
+
 def test_drain_auto_takes_the_end_of_the_job(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1795694400 - 70.0)
     surround(monkeypatch, ALONE | {"SLURM_JOB_END_TIME": "1795694400"})
