@@ -41,29 +41,13 @@ _MOST_EXIT_CODE: Final = 255
 logger = logging.getLogger(__name__)
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which run on which service. A variable that is empty counts as not given."""
-    _add_run(parser, os.environ)
-
-
-def add_node_options(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
-    """Add those of a node, which the platform may give, too.
+def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] = os.environ) -> None:
+    """Add the options that say which run on which service. A variable that is empty counts as not given.
 
     Args:
         parser: Gets them.
         environ: The variables that may give them.
     """
-    _add_run(parser, environ)
-    parser.add_argument(
-        "--nnodes",
-        default=environ.get("RDZV_NNODES") or None,
-        metavar="MIN:MAX",
-        help="how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES, else what the platform tells)",
-    )
-    add_platform_options(parser)
-
-
-def _add_run(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
     _add_place(parser, environ)
     parser.add_argument(
         "--run-id",
@@ -75,8 +59,15 @@ def _add_run(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> Non
     parser.set_defaults(fail=parser.error)
 
 
-def add_platform_options(parser: argparse.ArgumentParser) -> None:
-    """Add those that say what is taken from the platform."""
+def add_node_options(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Add those that say in which run a node takes part, and what is taken from its platform, as `add_run_options`."""
+    add_run_options(parser, environ)
+    parser.add_argument(
+        "--nnodes",
+        default=environ.get("RDZV_NNODES") or None,
+        metavar="MIN:MAX",
+        help="how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES, else what the platform tells)",
+    )
     parser.add_argument(
         "--platform",
         default=os.environ.get("RDZV_PLATFORM") or AUTO,
