@@ -244,6 +244,13 @@ def test_files_are_read(tmp_path: Path) -> None:
     assert (tells.get(Fact.HOSTS), tells.get(Fact.NODES)) == (("a", "b"), 2)
 
 
+def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "nodes"
+    os.mkfifo(pipe)
+    tells = detect(RECORDED["pbs-task"]["environ"] | {"PBS_NODEFILE": str(pipe)}, PLATFORMS)
+    assert why(tells, "the file of PBS_NODEFILE").endswith("is no file")
+
+
 def test_several_tasks_of_volcano_make_no_list_of_hosts() -> None:
     tells = found(RECORDED["volcano"]["environ"] | {"VC_PS_NUM": "1", "VC_PS_HOSTS": "train-ps-0.train"})
     assert tells.get(Fact.NODES) is tells.get(Fact.HOSTS) is None

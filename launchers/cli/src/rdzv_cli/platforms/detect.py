@@ -103,6 +103,9 @@ def detect(
 
 
 def _text_of(path: str) -> str:
+    # To open another thing than a file, such as a pipe, may take for ever.
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path} is no file")
     with Path(path).open(encoding="utf-8") as file:
         return file.read(_MOST)
 
@@ -134,37 +137,30 @@ class _Reading:
         return True
 
     def take(self, fact: Fact, here: Sequence[Platform]) -> None:
-        """Take a fact from the first row that tells it."""
-        is_known = False
+        """Take a fact from the first row that tells it, or say why it cannot be read."""
+        known: Taken | Ignored | None = None
         for platform in sorted(here, key=lambda one: not one.comes_first):
             for source in platform.facts.get(fact, ()):
                 if not (names := self._names(source)):
                     continue
-                if is_known:
-                    self._overrule(fact, names)
-                elif (told := self._read(fact, source, names, platform)) is not None:
-                    is_known = True
-                    if told:
-                        break
+                if known is None:
+                    known = self._read(fact, source, names, platform)
+                elif isinstance(known, Taken) and known.platform != platform.name and known.names != names:
+                    self.ignored.append(Ignored(in_words(names), f"{fact.value}: {known.source} comes before it"))
+        if isinstance(known, Taken):
+            self.facts[fact] = known
+        elif known is not None:
+            self.ignored.append(known)
 
-    def _overrule(self, fact: Fact, names: tuple[str, ...]) -> None:
-        known = self.facts.get(fact)
-        if known is not None and known.names != names:
-            self.ignored.append(Ignored(in_words(names), f"{fact.value}: {known.source} comes before it"))
-
-    def _read(self, fact: Fact, source: Source, names: tuple[str, ...], platform: Platform) -> bool | None:
-        """Take a fact from a source, and say whether it could be read; None: it does not tell."""
+    def _read(self, fact: Fact, source: Source, names: tuple[str, ...], platform: Platform) -> Taken | Ignored | None:
+        """What a source tells, or why it cannot be read; None: it does not tell."""
         try:
             value = source.read(*map(self._text, names))
         except Exception as error:
             # A site's own reader may raise anything; whatever it is, the fact is not known.
             why = str(error) if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {error}"
-            self.ignored.append(Ignored(in_words(names), f"{fact.value}: {printable(why)}"))
-            return False
-        if value is None:
-            return None
-        self.facts[fact] = Taken(value, names, platform.name)
-        return True
+            return Ignored(in_words(names), f"{fact.value}: {printable(why)}")
+        return None if value is None else Taken(value, names, platform.name)
 
     def _names(self, source: Source) -> tuple[str, ...]:
         """What a source needs, by its names; empty: not all of it is there."""
