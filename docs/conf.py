@@ -3,6 +3,8 @@
 import importlib.metadata
 from typing import Any
 
+from rdzv_conformance import catalogue
+
 project = "rdzv"
 copyright = "the rdzv authors. Licence: Apache-2.0"
 release = version = importlib.metadata.version("rdzv")
@@ -33,6 +35,13 @@ napoleon_use_ivar = True
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", keep_colons, priority=400)
+    app.connect("source-read", list_tests)
+
+
+def list_tests(app: Any, page: str, source: list[str]) -> None:
+    """Write the entries of the suite's tests, which are made of the tests themselves."""
+    if page == "tests-of-a-backend":
+        source[0] = source[0].replace("<!-- the entries -->", catalogue.page())
 
 
 def keep_colons(app: Any, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:

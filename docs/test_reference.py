@@ -1,12 +1,17 @@
 """What the pages say of names, files and numbers is what there is."""
 
+import pkgutil
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 import rdzv
 import rdzv_core
 from rdzv.engine.registration import NodeState
+from rdzv_conformance import BackendConformance
+from rdzv_conformance.suite.network import NetworkConformance
+from rdzv_conformance.suite.traps import LOOK_AT
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -62,6 +67,39 @@ def test_the_glossary_has_every_state_of_a_node() -> None:
     assert f": {', '.join(states[:-1])} or {states[-1]} |" in row
 
 
+def _exists(name: str) -> bool:
+    """Whether a dotted name of a module, or of what stands in one, leads to something."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def test_names_that_changed_are_gone_and_the_new_ones_exist() -> None:
+    table = (DOCS / "writing-a-backend.md").read_text().partition("\n## Names that changed\n")[2]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| 0.")]
+    old, new = (re.findall(r"`(rdzv\w*\.[\w.]+)`", " ".join(row[column] for row in rows)) for column in (1, 2))
+    assert len(new) > 40
+    assert [name for name in new if not _exists(name)] == []
+    assert [name for name in old if _exists(name)] == []
+
+
+def test_page_of_authors_has_every_heading_that_a_failure_names() -> None:
+    headings = set(re.findall(r"^#{2,3} (.+)$", (DOCS / "writing-a-backend.md").read_text(), re.M))
+    assert {heading for named in LOOK_AT.values() for heading in named} <= headings
+
+
+def test_page_of_the_tests_has_an_entry_for_each() -> None:
+    conf = runpy.run_path(str(DOCS / "conf.py"))
+    source = [(DOCS / "tests-of-a-backend.md").read_text()]
+    conf["list_tests"](None, "tests-of-a-backend", source)
+    names = re.findall(r"^### (test_\w+)$", source[0], re.M)
+    tests = {name for name in dir(BackendConformance) + dir(NetworkConformance) if name.startswith("test_")}
+    assert set(names) == tests
+    assert len(names) == len(tests)
+
+
 def test_page_of_guarantees_has_the_defaults() -> None:
     page = (DOCS / "guarantees.md").read_text()
     default = {option.name: option.default for option in rdzv.HANDLER_OPTIONS}
@@ -70,6 +108,7 @@ def test_page_of_guarantees_has_the_defaults() -> None:
     interval, times = default["keep_alive_interval"], default["keep_alive_max_attempt"]
     assert f"{interval:g} s \N{MULTIPLICATION SIGN} {times} = {interval * times:g} s" in page
     assert f"{rdzv_core.MAX_PAYLOAD // 1024} KiB" in page
+    assert f"a key {rdzv_core.backend.MAX_KEY} characters" in page
 
 
 def test_page_of_guarantees_names_tests_that_exist_for_each_promise() -> None:

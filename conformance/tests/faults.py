@@ -7,7 +7,9 @@ import re
 import socket
 import threading
 import time
+import unicodedata
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rdzv_core.backend import Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
@@ -17,6 +19,7 @@ from rdzv_transport import ProcessLocal
 from .reference import (
     Connections,
     DurableBackend,
+    DurableService,
     Granted,
     MemoryBackend,
     MemoryLease,
@@ -136,6 +139,16 @@ class LeaseOfTheDead(Service):
         return alive
 
 
+class ForgetsLeasedKeys(DurableService):
+    """Gives leases their time anew after an outage, and has forgotten their keys."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("service.json"))
+        self.entries = {key: stored for key, stored in self.entries.items() if stored.lease is None}
+        for lease in self.leases.values():
+            lease.ends = time.monotonic() + lease.ttl
+
+
 class RisenLease(Service):
     """Opens an ended lease again when its owner comes back."""
 
@@ -166,7 +179,7 @@ class PartialList(Service):
     """Lists the first page."""
 
     def list(self, prefix: str) -> dict[str, Stored]:
-        return dict(list(super().list(prefix).items())[:256])
+        return dict(list(super().list(prefix).items())[:1000])
 
 
 class TornList(Service):
@@ -203,6 +216,89 @@ class PatternPrefix(Service):
     def list(self, prefix: str) -> dict[str, Stored]:
         pattern = re.escape(prefix).replace("_", ".")
         return {key: stored for key, stored in self.entries.items() if re.fullmatch(f"{pattern}(/.*)?", key)}
+
+
+class PatternDelete(Service):
+    """Removes what is like a prefix, in SQL's sense."""
+
+    def delete(self, prefix: str) -> None:
+        pattern = re.escape(prefix).replace("_", ".")
+        for key in [key for key in self.entries if re.fullmatch(f"{pattern}(/.*)?", key)]:
+            self.write(key, None)
+
+
+class PatternWait(MemoryBackend):
+    """Tells a waiter of what is like its prefix, in SQL's sense."""
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        now = super().wait("suite", since, timeout=timeout)
+        pattern = re.escape(prefix).replace("_", ".")
+        return Snapshot({key: one for key, one in now.entries.items() if re.fullmatch(f"{pattern}(/.*)?", key)})
+
+
+class LikeRuns(PatternPrefix):
+    """The same, for the ids of runs."""
+
+
+class TokenWraps(Service):
+    """Counts versions in one byte."""
+
+    def write(self, key: str, stored: Stored | None) -> None:
+        super().write(key, stored and replace(stored, version=stored.version % 256))
+
+
+class WholeSeconds(MemoryBackend):
+    """Grants leases of whole seconds."""
+
+    def open_lease(self, ttl: float, *, timeout: float) -> MemoryLease:
+        return super().open_lease(max(1, int(ttl)), timeout=timeout)
+
+
+class ChangedValues(MemoryBackend):
+    """Has a service that keeps values in another way than they were written."""
+
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
+        return super().put(key, self.kept(value), expect=expect, lease=lease, timeout=timeout)
+
+    def kept(self, value: bytes) -> bytes:
+        """What becomes of a value."""
+        raise NotImplementedError
+
+
+class PadsAndStrips(ChangedValues):
+    """Strips the blanks at the end, as a column of a fixed length does."""
+
+    def kept(self, value: bytes) -> bytes:
+        return value.rstrip(b" ")
+
+
+class Normalises(ChangedValues):
+    """Writes text in one of its forms."""
+
+    def kept(self, value: bytes) -> bytes:
+        try:
+            return unicodedata.normalize("NFC", value.decode()).encode()
+        except UnicodeDecodeError:
+            return value
+
+
+class SmallLengths(ChangedValues):
+    """Keeps the length of a value in two bytes, unless it is large."""
+
+    def kept(self, value: bytes) -> bytes:
+        return value[: len(value) % 65536] if len(value) < 1 << 17 else value
+
+
+class CutsKeys(Service):
+    """Has names of 255 characters, and takes the beginning of a longer one."""
+
+    def read(self, key: str) -> Stored | None:
+        return super().read(key[:255])
+
+    def put(self, key: str, value: bytes, expect: str | int | None, lease: int | None) -> tuple[bool, Stored | None]:
+        return super().put(key[:255], value, expect, lease)
 
 
 class ChangedBytes(Service):
@@ -255,6 +351,13 @@ class Patient(MemoryBackend):
 
     def call(self, timeout: float, *request: Any) -> Any:
         return super().call(timeout + 3, *request)
+
+
+class IgnoresItsTimeout(MemoryBackend):
+    """Waits for an answer to a read however long that takes; after half a minute a test has an end, too."""
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        return super().read(key, timeout=30)
 
 
 class AsksAgainForAsLong(MemoryBackend):
@@ -511,13 +614,23 @@ FAULTS = {
         ),
         Fault(SleepsOn, "test_lease_ends_within_a_second_of_its_time", "leases end too late for who waits: one of 1 s"),
         Fault(LeaseOfTheDead, "test_keys_of_a_killed_owner_go", "for the keys of a killed owner to go"),
+        Fault(ForgetsLeasedKeys, "test_lease_is_true_to_its_word_after_a_restart", "a lease lives on without its keys"),
         Fault(RisenLease, "test_owner_that_slept_too_long_learns_it", "did not learn that its lease has ended"),
         Fault(LeaseForEver, "test_last_put_decides_on_which_lease_a_key_hangs", "a lease that it no longer hung on"),
-        Fault(PartialList, "test_many_keys_are_read_completely", "44 of 300 keys are missing"),
+        Fault(PartialList, "test_many_keys_are_read_completely", "100 of 1100 keys are missing"),
         Fault(TornList, "test_snapshot_is_of_one_moment", "gave a state that never was: of two keys, written one"),
         Fault(
             HidesAKey, "test_order_is_the_same_wherever_it_is_read", "'suite/a' was written, and a snapshot lacks it"
         ),
+        Fault(PatternDelete, "test_prefix_is_no_pattern", "delete takes a prefix for a pattern"),
+        Fault(PatternWait, "test_prefix_is_no_pattern", "wait takes a prefix for a pattern"),
+        Fault(LikeRuns, "test_runs_do_not_see_each_other", "a run sees another run's keys"),
+        Fault(TokenWraps, "test_no_token_comes_back", "a token came back after 256 writes"),
+        Fault(WholeSeconds, "test_lease_lasts_as_long_as_asked", "asked for 2.9 s, granted 2 s"),
+        Fault(PadsAndStrips, "test_value_comes_back_as_it_was", "the value was changed on its way"),
+        Fault(Normalises, "test_value_comes_back_as_it_was", "the value was changed on its way"),
+        Fault(SmallLengths, "test_values_of_every_size_come_back", "values have other sizes than were written"),
+        Fault(CutsKeys, "test_longest_key_is_a_key", "a key of 1024 characters is taken for another: "),
         Fault(PatternPrefix, "test_prefix_is_no_pattern", "a prefix is taken for a pattern"),
         Fault(KnowsNoAddress, "test_address_that_faces_the_service", "and local_address is '127.0.0.1'"),
         Fault(TextualPrefix, "test_prefix_is_a_path", "read_all misunderstands a prefix"),
@@ -532,6 +645,11 @@ FAULTS = {
         ),
         Fault(DeniesWhatItWrote, "test_put_whose_reply_is_lost_is_unknown", "answered RendezvousConnectionError"),
         Fault(Patient, "test_calls_end_in_time_and_the_client_goes_on", "with a timeout of 1.0 s took"),
+        Fault(
+            IgnoresItsTimeout,
+            "test_calls_end_in_time_and_the_client_goes_on",
+            "these calls have not ended within 20 s, whatever their timeout: read",
+        ),
         Fault(
             AsksAgainForAsLong,
             "test_calls_end_in_time_however_slow_the_answers_are",

@@ -49,6 +49,14 @@ def test_killed_process_is_reported_and_silence_is_bounded() -> None:
             worker.receive()
 
 
+def test_work_that_does_not_end_is_named() -> None:
+    def ask_the_service(link: Link) -> None:
+        threading.Event().wait()
+
+    with Processes() as processes, pytest.raises(TimeoutError, match=r"(?s)What it did:.*in ask_the_service"):
+        processes.fork(ask_the_service).result(0.5)
+
+
 def test_paused_process_is_silent_until_resumed() -> None:
     def work(link: Link) -> None:
         while True:

@@ -16,6 +16,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
         ("node1:2379", [("node1", 2379)]),
         (" node1 , node2:1,\t10.0.0.1:65535 ", [("node1", 7), ("node2", 1), ("10.0.0.1", 65535)]),
         ("my_node-1.example.org.:80", [("my_node-1.example.org.", 80)]),
+        ("0xa.example:80", [("0xa.example", 80)]),
         ("localhost:00001", [("localhost", 1)]),
         ("::", [("::", 7)]),
         ("fe80::1", [("fe80::1", 7)]),
@@ -73,6 +74,9 @@ def test_a_port_may_be_left_open_where_that_is_said() -> None:
         ("_etcd-client._tcp.example.test", "DNS is not asked for SRV records"),
         ("1.2.3.999", "not an IPv4 address"),
         ("1.2.3", "not an IPv4 address"),
+        ("0x7f000001:1", "'0x7f000001' is not an IPv4 address"),
+        ("0177.0.0.1:1", "'0177.0.0.1' is not an IPv4 address"),
+        (40 * "0x1." + "z!:1", "is not a host name"),
         ("2379", "not an IPv4 address"),
         ("a b:1", "not a host name"),
         ("a..b:1", "not a host name"),
@@ -172,6 +176,12 @@ def test_an_address_that_stands_for_all_is_no_machines(address: str) -> None:
         check_address(address)
     # A server that listens there is another matter.
     assert parse_endpoints(f"[{address}]" if ":" in address else address, 1)
+
+
+@pytest.mark.parametrize("address", ["0x0", "0", "127.1", "0x7f.0.0.1", "2130706433"])
+def test_a_number_is_no_machines(address: str) -> None:
+    with pytest.raises(RendezvousParameterError, match="give what the other nodes reach this one by"):
+        check_address(address)
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7", "127.0.0.1", "::1", "fe80::1%eth0", "node1", "::ffff:10.0.0.7"])

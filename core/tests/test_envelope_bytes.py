@@ -80,6 +80,12 @@ def test_what_no_next_header_can_be_made_of_is_refused(field: str, value: object
         Envelope.unpack(json.dumps({**header, field: value}).encode() + b"\n")
 
 
+def test_a_long_value_that_is_no_envelope_is_shown_in_short() -> None:
+    with pytest.raises(RendezvousStateError, match="was not written by rdzv: b'xxx") as refused:
+        Envelope.unpack(250_000 * b"x" + b"\xff")
+    assert len(str(refused.value)) < 200
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04\x95\n", FIRST.pack().partition(b"\n")[0]])
 def test_what_is_no_envelope_is_refused(data: bytes) -> None:
     with pytest.raises(RendezvousStateError):

@@ -239,14 +239,18 @@ def test_an_operator_sees_who_drains(local: Agents, tmp_path: Path) -> None:
     (one,) = re.findall(r"rank +\d+  (b\.\w+)", local.command("status").stdout)
     assert local.command("drain", "--node", one, "--in", str(LONG), "--reason", "a test").returncode == 0
     all_say(nodes, "saves: a test")
-    assert re.search(rf" {one}  .*  in the round, drains within 600 s: a test\n", local.command("status").stdout)
+    assert re.search(
+        rf" {one}  .*  in the round, drains within 600 s of the announcement: a test\n", local.command("status").stdout
+    )
     # What is announced later and ends later changes nothing, and is not said to.
     later = local.command("drain", "--node", one, "--in", str(LONG + 1), "--reason", "later")
     assert later.returncode == 0
     assert later.stdout.endswith(
         " leaves the run 'job' within 600 s of an earlier announcement, which stands: a test\n"
     )
-    assert re.search(rf" {one}  .*  in the round, drains within 600 s: a test\n", local.command("status").stdout)
+    assert re.search(
+        rf" {one}  .*  in the round, drains within 600 s of the announcement: a test\n", local.command("status").stdout
+    )
     # A second time it comes closer.
     assert local.command("drain", "--node", one, "--in", "0", "--reason", "now").returncode == 0
     assert [node.ends() for node in nodes] == [0, 8]

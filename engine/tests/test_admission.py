@@ -124,12 +124,18 @@ def test_multiple_of_nothing_is_no_rule(name: str) -> None:
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        (Limits(5, 6, UNIT), r"No world of 5 to 6 nodes is a multiple of 4: change one or the other"),
+        (
+            Limits(5, 6, UNIT),
+            r"No world of 5 to 6 nodes is a multiple of 4: change nnodes, or the options",
+        ),
         (Limits(3, 4, SIZES), r"No world of 3 to 4 nodes is one of 2, 5, 8"),
         (Limits(2, 7, AdmissionRule(group_by="rack", group_size=8)), r"in groups of 8 with the same label 'rack'"),
         (Limits(2, 12, replace(SIZES, node_unit=3)), r"a multiple of 3 and one of 2, 5, 8"),
-        (Limits(2, 12, replace(SIZES, wanted=7)), r"The wanted 7 nodes are no world; a world takes 2, 5 or 8 nodes"),
-        (Limits(2, 12, AdmissionRule(wanted=13)), r"The wanted 13 nodes are no world"),
+        (
+            Limits(2, 12, replace(SIZES, wanted=7)),
+            r"7 nodes, as wanted asks for, are no world: a world takes 2, 5 or 8 nodes",
+        ),
+        (Limits(2, 12, AdmissionRule(wanted=13)), r"13 nodes, as wanted asks for, are no world"),
     ],
 )
 def test_rule_that_no_world_meets_is_refused(limits: Limits, says: str) -> None:

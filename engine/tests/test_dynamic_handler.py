@@ -365,6 +365,23 @@ class TestAsking:
             told.append(node.view.refused_timeout)
         assert told == [None, None, node._node.failures.patience()]
 
+    def test_a_refused_node_says_for_how_long_it_has_been_refused(self, run: Run) -> None:
+        node = run.node(1, 1)
+        assert node.view.refused is None
+        failures, now = node._node.failures, node._node.clock()
+        for loop, began in (("a", now - 20), ("b", now - 30), ("c", now - 10)):
+            failures.add_passing(loop, RendezvousDeniedError("no"), began)
+        failures.add_passing("d", RendezvousConnectionError("away"), now - 40)
+        assert node.view.refused == pytest.approx(30, abs=5)
+        for loop in "abc":
+            failures.clear(loop)
+        assert node.view.refused is None
+        # A call that is tried again has been refused before its loop learns of it.
+        node._node.connection.on_error(RendezvousDeniedError("no"), lasted=20.0)
+        assert node.view.refused == pytest.approx(20, abs=5)
+        node._node.connection.on_contact()
+        assert node.view.refused is None
+
 
 class TestNotices:
     """What a node says of itself beside its record, and what it knows of others."""

@@ -25,6 +25,7 @@ from rdzv_core.plugins import registered_backends
 from rdzv import DynamicRendezvousHandler
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.handler import create_handler, with_keys, with_leases
+from rdzv.engine.notices import Failure, Verdict, failure_key
 from rdzv.engine.records import Closed, NodeRecord
 from rdzv.inspector import RunInspector
 from rdzv.settings import RendezvousSettings
@@ -531,7 +532,9 @@ class TestFitness:
                 reason = f"in {stands:g} s"
                 told = observer.drain(name, asked, f"in {asked:g} s", 5.0)
                 assert told == (Drain(node.view.node_id, stands, reason),)
-                assert [one.drains for one in observer.status(5.0).nodes] == [f"drains within {stands:g} s: {reason}"]
+                assert [one.drains for one in observer.status(5.0).nodes] == [
+                    f"drains within {stands:g} s of the announcement: {reason}"
+                ]
         wait_until(lambda: node.view.is_drained)
         assert node.view.drain_reason == "drained: in 0 s"
         with pytest.raises(RendezvousGracefulExitError, match="drained: in 0 s"):
@@ -583,12 +586,12 @@ class TestFitness:
         # Alone it is taken although it is quarantined.
         node.next_rendezvous()
         with RunInspector(shared.params()) as observer:
-            quarantine = "bad: quarantine 1, for 60 s by its own clock: it failed first in a round: exit code 7"
+            quarantine = "bad: quarantine 1, 60 s from when it learns of that: it failed first in a round: exit code 7"
             wait_until(lambda: observer.status(5.0).quarantines)
             status = observer.status(5.0)
             assert (status.quarantines, status.failed_first) == (
                 (quarantine,),
-                (f"round 1: {node.view.node_id} (exit code 7)",),
+                (f"round 1: {node.view.node_id} failed first: exit code 7",),
             )
             with pytest.raises(
                 RendezvousParameterError,
@@ -601,6 +604,18 @@ class TestFitness:
             observer.pardon("bad", "a test", 5.0)
             with pytest.raises(RendezvousParameterError, match=r"quarantined are: none\.$"):
                 observer.pardon("good", "a test", 5.0)
+
+    def test_a_node_that_was_behind_is_not_said_to_have_failed_first(self, shared: Shared) -> None:
+        failures = {1: Failure("a.1", "hangs", False), 2: Failure("b.1", "hangs", False, verdict=Verdict.BEHIND)}
+        settings = RendezvousSettings.from_parameters(shared.params())
+        writer = RetryingClient(with_leases(with_keys(shared.kind(shared.service)), settings), "test")
+        for number, failure in failures.items():
+            assert writer.put(failure_key(number), failure.encode(), time.monotonic() + 5, previous=None)[0]
+        with RunInspector(shared.params()) as observer:
+            assert observer.status(5.0).failed_first == (
+                "round 1: a.1 failed first: hangs",
+                "round 2: b.1 was behind: hangs",
+            )
 
     def test_a_purge_removes_all_of_it(self, shared: Shared) -> None:
         node = shared.node(node_name="bad", quarantine_after=1)

@@ -535,7 +535,7 @@ class TestGivingUp:
     def test_enough_are_here_and_no_leader_publishes(self, harness: Harness, join: float) -> None:
         write(harness, "bc")
         said = self.message(harness, harness.node(join=join))
-        assert said.startswith("3 of at least 2 nodes are here (a, b, c), 0 are missing. ")
+        assert said.startswith("3 of at least 2 nodes are here (a, b, c). ")
         # A leader publishes its status once a second: until then nothing is known of it.
         told = "Up to 4 are waited for during the last call of 30 s: " if join == 31.0 else "No leader has published "
         assert told in said
@@ -553,17 +553,27 @@ class TestGivingUp:
     def test_enough_are_here_and_more_are_wanted(self, harness: Harness, wanted: int, told: str) -> None:
         write(harness, "bc")
         said = self.message(harness, harness.node(wanted=wanted, wanted_timeout=timedelta(seconds=700)))
-        assert said.startswith("3 of at least 2 nodes are here (a, b, c), 0 are missing; a world takes 2, 3 or 4 nodes")
+        assert said.startswith("3 of at least 2 nodes are here (a, b, c); a world takes 2, 3 or 4 nodes")
         assert said.partition("nodes. ")[2].startswith(told)
         assert (" have 700 s to come: give a longer join_timeout, or a shorter wanted_timeout." in said) == (
             wanted == 4
         )
 
+    def test_of_a_world_that_is_full_no_more_are_waited_for(self, harness: Harness) -> None:
+        write(harness, "b")
+        assert "No leader has published " in self.message(harness, harness.node(high=2, join=1.0))
+
+    def test_enough_are_here_and_an_error_says_why_there_is_no_world(self, harness: Harness) -> None:
+        write(harness, "b")
+        node = harness.node(join=1.0)
+        node.failures.add("lead", RendezvousConnectionError("no thread"))
+        assert self.message(harness, node) == "2 of at least 2 nodes are here (a, b). The last error: no thread"
+
     @pytest.mark.parametrize(("unit", "told"), [(3, "No leader has published"), (4, "")])
     def test_enough_are_here_and_no_world_is_possible(self, harness: Harness, unit: int, told: str) -> None:
         write(harness, "bc")
         said = self.message(harness, harness.node(node_unit=unit))
-        assert said.startswith(f"3 of at least 2 nodes are here (a, b, c), 0 are missing; a world takes {unit} nodes.")
+        assert said.startswith(f"3 of at least 2 nodes are here (a, b, c); a world takes {unit} nodes.")
         assert said.partition(" nodes. ")[2][: len("No leader has published")] == told
 
     @pytest.mark.parametrize(("world", "nodes"), [("bc", "2 nodes"), ("b", "1 node")])
@@ -571,7 +581,7 @@ class TestGivingUp:
         write(harness, world)
         harness.publish(running(*world))
         said = self.message(harness, harness.node())
-        assert said.endswith(f" missing. Round 1 is running with {nodes}.")
+        assert said.endswith(f"). Round 1 is running with {nodes}.")
 
     def test_a_round_runs_and_some_of_it_are_gone(self, harness: Harness) -> None:
         write(harness, "b")
@@ -695,7 +705,7 @@ class TestGivingUp:
 
     def test_of_many_enough_are_here(self, harness: Harness) -> None:
         harness.put(STATUS_KEY, RunStatus(0, Phase.LAST_CALL, 1001, 0).encode())
-        with pytest.raises(RendezvousTimeoutError, match=r"1001 of at least 1000 nodes are here, 0 are missing, "):
+        with pytest.raises(RendezvousTimeoutError, match=r"1001 of at least 1000 nodes are here, "):
             harness.run(join.join(harness.node(low=1000, high=2000), "a.host", 1, harness.now + 600.0))
 
     @pytest.mark.parametrize(("before", "told"), [(3, " By the last news 3 were here."), (1, "")])

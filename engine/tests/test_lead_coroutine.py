@@ -1,5 +1,6 @@
 """The coroutines of the leader, effect by effect: who is elected, what it publishes and removes, and when."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -526,10 +527,10 @@ class TestGathering:
 
 
 class TestReforming:
-    def about_to_evict(self, harness: Harness) -> Leader:
-        """A leader that writes the round without node c next."""
+    def about_to_evict(self, harness: Harness, gone: str = "c") -> Leader:
+        """A leader that writes the round without these nodes next."""
         write(harness, "b", last_round=1)
-        lead = Leader(harness, state=running("a", "b", "c"), last_round=1)
+        lead = Leader(harness, state=running("a", "b", *gone), last_round=1)
         harness.now += TTL
         lead.coroutine.to_write(STATE_KEY)
         return lead
@@ -580,6 +581,16 @@ class TestReforming:
         lead.go()
         (line,) = caplog.messages
         assert "round 2 of 'run' is formed without node 'c', rank 2 of the round before: its lease ran out" in line
+
+    def test_of_many_that_are_evicted_the_log_names_some(
+        self, harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(leader, "NAMED", 1)
+        lead = self.about_to_evict(harness, "cd")
+        lead.go()
+        count, line = caplog.messages
+        assert count == "round 2 of 'run' is formed without 2 nodes, of which 1 are named"
+        assert "round 2 of 'run' is formed without node 'c', rank 2 " in line
 
     def test_a_round_that_another_leader_published_evicts_no_node_here(
         self, harness: Harness, caplog: pytest.LogCaptureFixture
@@ -1088,13 +1099,18 @@ class TestNotices:
         self, harness: Harness, lead: Leader, caplog: pytest.LogCaptureFixture
     ) -> None:
         self.fail(lead, 5, 6, 7)
-        lead.until(INTERVAL)
+        with caplog.at_level(logging.INFO):
+            lead.until(INTERVAL)
         because = "it failed first in 3 consecutive rounds: failure 7"
-        assert caplog.messages == [f"node 'b' of 'run' is quarantined: {because}"]
+        # It is an event on every node.
+        assert [(record.levelno, record.message) for record in caplog.records if "quarantine" in record.message] == [
+            (logging.INFO, f"node 'b' of 'run' is quarantined: {because}")
+        ]
+        caplog.clear()
         record = NodeRecord("b", 0, 0, 2, 4, "b.host", 1, served=7)
         harness.put(record.key, record.encode())
         lead.until(INTERVAL)
-        assert caplog.messages[1:] == ["node 'b' of 'run' is not quarantined any more"]
+        assert caplog.messages == ["node 'b' of 'run' is not quarantined any more"]
 
     def test_the_log_names_a_quarantined_node_of_a_world_that_needs_it(
         self, harness: Harness, lead: Leader, caplog: pytest.LogCaptureFixture

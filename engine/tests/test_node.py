@@ -12,7 +12,7 @@ from rdzv_core.backend import STATE_KEY, Entry, Snapshot
 from rdzv_core.envelope import Envelope
 
 from rdzv.engine import refusals
-from rdzv.engine.client import DecodedSnapshot, VersionedValue
+from rdzv.engine.client import MOST_IGNORED, DecodedSnapshot, VersionedValue
 from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
 from rdzv.engine.node import Node
 from rdzv.engine.node_view import NodeView
@@ -695,17 +695,17 @@ class TestFailures:
         clock.now += 0.5
         self.refuse(node, KEEP, clock.now)
         assert str(node.failures.lasting) == (
-            f"The service has refused this node for {patience:g} s, and is asked again for {patience:g} s at most (see "
-            "refused_timeout): keep is refused"
+            f"The service has refused this node for {patience:g} s, and is asked for {patience:g} s (refused_timeout, "
+            "but 30 s at most before a node was in): keep is refused"
         )
 
     def test_a_refusal_that_lasts_is_said_in_the_words_of_the_service(self, node: Node, clock: Clock) -> None:
-        error = errors.RendezvousDeniedError("Every call has failed for 0.0 s: it refuses this token")
-        error.__cause__ = errors.RendezvousDeniedError("it refuses this token")
+        error = errors.RendezvousDeniedError("it refuses this token")
         node.failures.add_passing(KEEP, error, clock.now - 40.0)
         node.failures.add_passing(KEEP, error, clock.now)
         assert str(node.failures.lasting).endswith(
-            "for 40 s, and is asked again for 30 s at most (see refused_timeout): it refuses this token"
+            "for 40 s, and is asked for 30 s (refused_timeout, but 30 s at most before a node was in): it refuses this "
+            "token"
         )
         assert node.failures.lasting is not None
         assert node.failures.lasting.__cause__ is error
@@ -912,6 +912,18 @@ class TestNotices:
         assert [message.partition(": ")[0] for message in caplog.messages] == [
             f"ignoring '{key}' of 'run'" for key in (drain_key("b"), failure_key(3), quarantine_key("c"))
         ]
+
+    def test_of_many_that_cannot_be_read_the_first_are_named(
+        self, harness: Harness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        node = self.member(harness)
+        for numbers in (range(1, 10), range(10, 100)):
+            with harness.memory.changed:
+                for number in numbers:
+                    harness.memory.write(f"run/{failure_key(number)}", b"not ours", None)
+            harness.show(node)
+        assert len(caplog.messages) == MOST_IGNORED + 1
+        assert caplog.messages[-1] == "ignoring further keys of 'run' that cannot be read"
 
     def test_before_the_first_round_they_are_news_too(self) -> None:
         harness = Harness()

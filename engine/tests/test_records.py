@@ -11,7 +11,7 @@ from rdzv_core.envelope import Envelope, OtherVersionError
 from rdzv_core.errors import RendezvousStateError
 
 from rdzv.admission import Policy
-from rdzv.engine.client import DecodedSnapshot, VersionedValue
+from rdzv.engine.client import MOST_IGNORED, DecodedSnapshot, VersionedValue
 from rdzv.engine.codec import decode
 from rdzv.engine.notices import Failure, Verdict
 from rdzv.engine.records import (
@@ -198,6 +198,15 @@ def test_what_cannot_be_read_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     # One that was gone for a while is another.
     gone = DecodedSnapshot(Snapshot(), seen)
     assert read(b"not ours, either", b"y", gone)[1] == both
+
+
+def test_of_many_that_cannot_be_read_the_first_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    there = {f"nodes/1/{number:03}": b"not ours" for number in range(100)}
+    seen = snapshot(there)
+    assert read_nodes(seen) == {}
+    assert read_nodes(DecodedSnapshot(snapshot({**there, "nodes/1/x": b"not ours"}).encoded, seen)) == {}
+    assert len(caplog.messages) == MOST_IGNORED + 1
+    assert caplog.messages[-1] == "ignoring further keys that cannot be read"
 
 
 def test_the_name_of_what_cannot_be_read_is_logged_on_one_short_line(caplog: pytest.LogCaptureFixture) -> None:

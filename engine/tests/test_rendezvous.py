@@ -359,7 +359,7 @@ class TestGathering:
         assert waiting.result(10).world_size == 3
 
     def test_a_timeout_during_the_last_call_says_so(self, simple: Run) -> None:
-        with pytest.raises(errors.RendezvousTimeoutError, match=r"0 are missing.*the last call of 5 s"):
+        with pytest.raises(errors.RendezvousTimeoutError, match=r"1 of at least 1 node is here.*the last call of 5 s"):
             simple.node(1, 2, join=0.4, last_call=5).next_rendezvous()
 
     def test_a_timeout_after_a_death_names_the_dead(self, simple: Run) -> None:

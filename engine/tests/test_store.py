@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from rdzv_core.backend import ANY, MAX_PAYLOAD, PutOutcome, PutResult
+from rdzv_core.backend import ANY, MAX_KEY, MAX_PAYLOAD, PutOutcome, PutResult
 from rdzv_core.envelope import NONCE_HISTORY
 from rdzv_core.store import Store
 
@@ -750,6 +750,27 @@ def test_a_full_queue_takes_no_more(backend: MemoryBackend, store: KeyValueStore
     with pytest.raises(RendezvousParameterError, match="queue 'q' is full: it has 32768 items"):
         store.queue_push("q", "1")
     assert list(backend.read_all("rounds", timeout=10).entries) == ["rounds/q/=queue"]
+
+
+LONGEST = "/" * ((MAX_KEY - len("rounds//=queue")) // 3)
+"""The longest key of this character: three stand for each."""
+
+
+@pytest.mark.parametrize(
+    "method", ["set", "get", "add", "append", "delete_key", "check", "wait", "queue_push", "barrier"]
+)
+def test_too_long_a_key_is_never_sent(backend: MemoryBackend, store: KeyValueStore, method: str) -> None:
+    more: dict[str, list[Any]] = {"set": ["x"], "add": [1], "append": ["x"], "queue_push": ["x"], "barrier": [1]}
+    key = [f"{LONGEST}/"] if method in ("check", "wait") else f"{LONGEST}/"
+    with pytest.raises(RendezvousParameterError, match=f"'//.*' is stored under 10.. characters; at most {MAX_KEY}"):
+        do((method, key, *more.get(method, ())), store)
+    assert not backend.calls
+
+
+def test_the_longest_key_is_one(store: KeyValueStore) -> None:
+    store.set(LONGEST, "x")
+    store.queue_push(LONGEST, "y")
+    assert (store.get(LONGEST), store.queue_pop(LONGEST)) == (b"x", b"y")
 
 
 @pytest.mark.parametrize("value", ["x", "", "12x", "1.5", "0x10", "1_0", "\N{ARABIC-INDIC DIGIT ONE}", "9" * 5000])

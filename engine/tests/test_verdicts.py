@@ -83,7 +83,7 @@ class TestJudged:
         assert (found.node, found.verdict) == ("b", Verdict.BEHIND)
         assert found.because == "'b' had come to step 19, the others to step 20"
         if first == "a":
-            assert found.reason == "it was behind when 'a' hung: it had come to step 19, the others to step 20"
+            assert found.reason == "when 'a' hung, it had come to step 19, the others to step 20"
         else:
             assert found.reason == FIRST.reason
 

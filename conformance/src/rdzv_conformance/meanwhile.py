@@ -5,16 +5,20 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from rdzv_core.backend import Entry, KeyValueBackend, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.threads import in_thread
 
 from .deadlines import eventually
 
 _T = TypeVar("_T")
+
+_PATIENCE: Final = 120.0
+"""Seconds after which what goes on in another thread will never end."""
 
 
 def wait_for(
@@ -111,9 +115,13 @@ def open_files() -> int:
 
 @contextmanager
 def in_background(work: Callable[[], _T]) -> Iterator[Future[_T]]:
-    """Do something in another thread meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(work)
+    """Do something in another thread meanwhile, which ends before the test goes on."""
+    future = in_thread(work, "in the background")
+    try:
+        yield future
+    finally:
+        wait([future], _PATIENCE)
+    assert future.done(), f"what a test does meanwhile has not ended within {_PATIENCE:g} s, whatever its timeout"
 
 
 @contextmanager

@@ -11,11 +11,15 @@ import pytest
 from rdzv_core.backend import Lease, RendezvousBackend
 from rdzv_core.errors import RendezvousError
 
+from .catalogue import look_at
 from .report import Report
-from .suite.base import CONNECT, Conformance, is_fixture
+from .suite.base import CONNECT, Conformance, Verdict, is_fixture, leave_out
+from .suite.contact import contact_of
 from .watchdog import DEFAULT, Watchdog
 
 _SUITE: Final = "rdzv_conformance.suite."
+_QUICK: Final = frozenset({"capabilities", "register", "fencing", "keys", "order", "store"})
+"""The topics of ``-m quick``, but for tests that need processes of their own."""
 _WEAKENING: Final = frozenset({"skip", "skipif", "xfail"})
 _REPORT: Final = pytest.StashKey[Report]()
 
@@ -42,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rdzv_requires(capability): makes sense with this capability only")
     config.addinivalue_line("markers", "rdzv_lacks(capability): makes sense without this capability only")
     config.addinivalue_line("markers", "rdzv_feature(name, what): shows this feature of rdzv on the backend")
+    config.addinivalue_line("markers", "quick: the suite's first stage: calls of healthy clients, in about ten seconds")
     report = config.stash[_REPORT] = Report()
     config.pluginmanager.register(report, "rdzv-conformance-report")
     if not (config.getoption("usepdb") or config.getoption("trace")):
@@ -64,16 +69,26 @@ def pytest_pycollect_makeitem(
     return made
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test of the suite its topic, and a strict xfail where a deviation is declared."""
+    """Give every test of the suite its topic and its stage, and a strict xfail where a deviation is declared."""
     for item in items:
         if _is_of_suite(item):
-            module = item.function.__module__
+            topic = _topic(item)
             _refuse_weakening_marks(item)
-            Report.assign(item, module.removeprefix(_SUITE))
+            Report.assign(item, topic)
+            if topic in _QUICK and "processes" not in item.fixturenames:
+                item.add_marker(pytest.mark.quick)
             reason = item.cls.deviations.get(item.originalname, item.cls.deviations.get(item.name))
             if reason is not None:
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave a test out where no client of its class has ever got an answer: it would say the same once more."""
+    if _is_of_suite(item) and (failure := contact_of(item).failure):
+        leave_out(item, Verdict.NOT_TRIED, failure)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -82,6 +97,13 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Name the rule that an error breaks which left a backend as it was."""
     report = yield
+    if _is_of_suite(item) and report.when == "call" and not report.failed:
+        contact_of(item).forgive()
+    elif _is_of_suite(item) and report.failed:
+        if failure := contact_of(item).failure:
+            report.sections.append(("rdzv conformance", f"{failure}; the rest of it is not tried."))
+        headings = ", ".join(f"'{one}'" for one in look_at(_topic(item), item.originalname))
+        report.sections.append(("rdzv conformance", f'What is usually behind it: {headings}, in "Writing a backend".'))
     if call.excinfo is not None and _is_of_suite(item) and _left_a_backend(call.excinfo):
         report.sections.append(
             (
@@ -107,6 +129,11 @@ def _is_of_suite(item: pytest.Item) -> TypeGuard[pytest.Function]:
     if not (isinstance(item, pytest.Function) and item.cls and issubclass(item.cls, Conformance)):
         return False
     return str(item.function.__module__).startswith(_SUITE)
+
+
+def _topic(item: pytest.Function) -> str:
+    """The file of the suite in which a test stands."""
+    return str(item.function.__module__).removeprefix(_SUITE)
 
 
 def _left_a_backend(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:

@@ -23,6 +23,10 @@ _T = TypeVar("_T")
 _PATIENCE: Final = 30.0
 _EVER: Final = 86400.0
 _PR_SET_PDEATHSIG: Final = 1
+_ASK: Final = signal.SIGUSR1
+"""Has a process say what it does."""
+_GRACE: Final = 1.0
+"""Within so many seconds it says so."""
 
 
 class Link:
@@ -80,8 +84,17 @@ class Worker(Link):
         self._ended = False
 
     def result(self, timeout: float = _PATIENCE) -> Any:
-        """Wait until the work is done, and for what it returned; the errors are those of `receive`."""
-        result = self.receive(timeout)
+        """Wait until the work is done, and for what it returned.
+
+        Raises:
+            TimeoutError: It was not done within `timeout` seconds; the message shows what the process was doing.
+            EOFError: As `receive`.
+            AssertionError: As `receive`.
+        """
+        try:
+            result = self.receive(timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error} What it did:\n{self._stack()}") from None
         self._reap()
         return result
 
@@ -104,6 +117,13 @@ class Worker(Link):
         if not self._ended:
             os.kill(self.pid, signal.SIGKILL)
             self._reap()
+
+    def _stack(self) -> Any:
+        os.kill(self.pid, _ASK)
+        try:
+            return self.receive(_GRACE)
+        except TimeoutError:
+            return "It is frozen, or waits where Python hears no signal."
 
     def _reap(self) -> None:
         os.waitpid(self.pid, 0)
@@ -177,6 +197,7 @@ def _work(work: Callable[[Link], Any], link: Link, test: int) -> None:
     try:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(_ASK, lambda _, frame: link.send("".join(traceback.format_stack(frame))))
         if os.getppid() == test:
             link._post("result", work(link))
     except BaseException:  # even SystemExit must not run the test session's exit handlers

@@ -12,6 +12,8 @@ from rdzv_core.endpoints import Endpoint
 PARTITIONS: Final = ("everything", "requests", "replies")
 """What may be held back."""
 
+_FLOW: Final = 0.01
+"""Seconds between two pieces of a flood: who takes all of it does not fill the memory of the machine so soon."""
 _FIN_WAIT1: Final = 4
 """The state in Linux' ``tcp_info`` of an end that has hung up, which its other end has not acknowledged."""
 
@@ -30,6 +32,7 @@ class FaultProxy:
         behind: The server's.
         requests: How many requests came.
         loses_replies: Whether it breaks instead of passing a reply on.
+        flood: What it sends again and again, without end, instead of passing a reply on.
         answer: What it answers instead of asking the server.
     """
 
@@ -38,6 +41,7 @@ class FaultProxy:
     ) -> None:
         self.requests = 0
         self.loses_replies = False
+        self.flood = b""
         self.answer: bytes | None = None
         self.behind = str(Endpoint(host, port))
         self._server = host, port
@@ -67,6 +71,8 @@ class FaultProxy:
             self._gates["replies"].wait()
             if self.loses_replies:
                 return
+            while self.flood and not self._closed.wait(_FLOW):
+                near.sendall(self.flood)
             near.sendall(data)
         self._gates["replies"].wait()
 

@@ -26,6 +26,7 @@ LONG = {
     "HoldsALock-test_fork_amid_calls_and_waits",
     "GivesUp-test_wait_goes_on_when_its_line_breaks",
     "GivesUp-test_calls_end_in_time_and_the_client_goes_on",
+    "IgnoresItsTimeout-test_calls_end_in_time_and_the_client_goes_on",
     "ForgetsItsCalls-test_close_ends_a_connection_that_is_being_made",
     "SleepsOn-test_lease_ends_within_a_second_of_its_time",
     "Truncates-test_many_large_values_are_read_and_waited_for",
@@ -44,3 +45,4 @@ def test_fault_is_caught_and_named(pytester: pytest.Pytester, name: str) -> None
     result = pytester.runpytest("-x", f"test_faulty.py::TestFaulty::{fault.test}")
     assert result.parseoutcomes().get("failed", 0) >= 1, f"{fault.faulty.__doc__} No test noticed."
     result.stdout.fnmatch_lines(f"*{fault.words}*")
+    result.stdout.fnmatch_lines('What is usually behind it: *, in "Writing a backend".')

@@ -20,6 +20,8 @@ class Lines(FaultProxy):
 
 class TestSimple(OnMemory, NetworkConformance):
     strange_answers = (b"?\\n",)
+    answer_of = staticmethod(lambda body: body + b"\\n")
+    shakes_hands = True
     something_else = (b"{{}}\\n", "is it")
     passing = (("503", b"?\\n"),)
 
@@ -42,6 +44,10 @@ def path(pytester: pytest.Pytester) -> Path:
     ("test", "words"),
     [
         ("connection_that_broke", "a write went into a connection that had broken: PutResult(outcome=<PutOutcome.UNK"),
+        ("beyond_all_bounds and deep", "only errors of the RendezvousError family leave a backend"),
+        pytest.param(
+            "without_end and 9", "have not ended within 20 s, whatever their timeout: *", marks=pytest.mark.soak
+        ),
         ("strange_answer", "only errors of the RendezvousError family leave a backend"),
         ("something_else", "RendezvousDeniedError must be raised, and the answer was None"),
         ("what_passes", "only errors of the RendezvousError family leave a backend"),

@@ -28,6 +28,7 @@ __all__ = [
     "ABSENT",
     "ANY",
     "CONTRACT",
+    "MAX_KEY",
     "MAX_PAYLOAD",
     "STATE_KEY",
     "BackendPlugin",
@@ -52,6 +53,8 @@ Only the backend that made it looks inside. rdzv compares tokens with ``==`` and
 MAX_PAYLOAD: Final = 256 * 1024
 """The largest payload, in bytes, that every backend must carry. rdzv refuses a larger one before it is sent.
 A backend must accept `MAX_PAYLOAD` plus 1024 bytes of rdzv's envelope."""
+MAX_KEY: Final = 1024
+"""The longest key, in characters, that every backend must take beside its prefix and the run's id; none is longer."""
 
 CONTRACT: Final = 1
 """The version of this contract. It changes only with what makes a plugin for an earlier one wrong; optional methods and
@@ -135,8 +138,7 @@ class PutResult:
 
     Attributes:
         outcome: Applied, conflict or unknown.
-        entry: Applied: what was written, with its token. Conflict: the present entry, or None if the
-            key is absent. Unknown: None.
+        entry: Applied: what was written, with its token. Conflict: what is there instead, or None. Unknown: None.
     """
 
     outcome: PutOutcome
@@ -146,8 +148,9 @@ class PutResult:
 class Lease(ABC):
     """The right of one owner to its keys, for as long as it keeps asking.
 
-    The idea is etcd's: keys put with a lease vanish when it ends, all of them, and a lease that
-    has ended never comes back. After C. Gray and D. Cheriton, "Leases", SOSP 1989.
+    The idea is etcd's: keys put with a lease vanish when it ends, all of them, and one that has ended never comes back.
+    After C. Gray and D. Cheriton, "Leases", SOSP 1989. An outage of the service may end a lease or give it its time
+    anew: one that lives has its keys, and of one that has ended `keep_alive` says so.
 
     Args:
         ttl: The granted time to live in seconds: never less than what was asked for.
@@ -242,16 +245,14 @@ class RendezvousBackend(ABC):
 class KeyValueBackend(RendezvousBackend):
     """A key-value backend: a service with keys.
 
-    An instance belongs to one run: it puts its own prefix and the run's id before every key it
-    is given. Keys are paths of one or more segments joined by ``/``; a segment has one or more of
-    ``A-Z a-z 0-9 - _ . = ~`` and is never ``.`` or ``..`` (rdzv escapes everything else), so
-    they can be used as they are by every service. *At or under* ``a/b`` means ``a/b`` itself and
-    every key that begins with ``a/b/``; never ``a/bc``.
+    An instance belongs to one run: it puts its own prefix and the run's id before every key it is given. Keys are paths
+    of one or more segments joined by ``/``; a segment has one or more of ``A-Z a-z 0-9 - _ . = ~`` and is never ``.``
+    or ``..`` (rdzv escapes everything else), so every service takes them as they are. A key has up to `MAX_KEY`
+    characters. *At or under* ``a/b`` means ``a/b`` itself and every key that begins with ``a/b/``; never ``a/bc``.
 
     Rules for every method:
 
-    * It may be called from several threads at once, and after a fork (rebuild the client when the
-      pid has changed).
+    * It may be called from several threads at once, and after a fork (rebuild the client when the pid has changed).
     * Constructing is cheap and does not touch the network; the first call connects.
     * `timeout` is in seconds, enforced by the client even when the service hangs.
     * Reads are linearizable: a read sees every write that ended before it began.
@@ -361,8 +362,7 @@ class KeyValueBackend(RendezvousBackend):
             value: What; empty is fine. Up to `MAX_PAYLOAD` + 1024 bytes.
             expect: A token: only if the key still has exactly this version. `ABSENT`: only if it
                 does not exist. `ANY`: always. A token that this backend did not make matches nothing.
-            lease: From `open_lease`: the key vanishes with it. None: the key stays (and loses the
-                lease that an earlier put gave it).
+            lease: From `open_lease`: the key vanishes with it. None: the key stays, and loses an earlier put's lease.
             timeout: Seconds.
 
         Returns:

@@ -9,6 +9,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Final
 
 from .errors import RendezvousParameterError
@@ -17,6 +18,8 @@ from .parameters import RendezvousParameters
 __all__ = ["WITHHELD", "FileSecret", "file_option", "take_secrets", "variable", "with_secrets"]
 
 logger = logging.getLogger(__name__)
+# A file is read for each check of the options, and again when it has changed.
+_warn_once: Final = cache(logger.warning)
 
 WITHHELD: Final = "RDZV_WITHHELD"
 """Tells a program which secrets its agent has and did not pass on, for the error message."""
@@ -124,7 +127,7 @@ def _read(name: str, path: Any) -> str:
     if len(content) > _MOST:
         raise RendezvousParameterError(f"{where} has more than {_MOST} bytes; it must hold the {name} alone.")
     if stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IROTH:
-        logger.warning("%s can be read by every user of this machine. Take that away: chmod 600.", where)
+        _warn_once("%s can be read by every user of this machine. Take that away: chmod 600.", where)
     try:
         return _one_line(content.decode(), where)
     except UnicodeDecodeError as error:

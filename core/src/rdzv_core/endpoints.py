@@ -9,6 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from .threads import in_thread
 __all__ = ["Endpoint", "check_address", "hide_login", "parse_endpoints", "source_address"]
 
 _LABEL: Final = re.compile(r"[\w-]{1,63}")
+# What a system reads as an IPv4 address, in one of many ways, and asks no resolver for.
+_NUMBERS: Final = re.compile(r"(0[xX][0-9A-Fa-f]*+|[0-9.])++")
 _ZONE: Final = re.compile(r"[\w.-]+")
 _EXAMPLE: Final = "Write host:port, such as node1:2379, 10.0.0.7:2379 or [fe80::1%eth0]:2379; commas separate several"
 _FORMS_OF_OTHERS: Final = (
@@ -153,7 +156,7 @@ def _check_ipv6(host: str, item: str) -> str:
 
 
 def _check_name(host: str, item: str) -> str:
-    if re.fullmatch(r"[0-9.]+", host):
+    if _NUMBERS.fullmatch(host):
         try:
             ipaddress.IPv4Address(host)
         except ValueError as error:
@@ -194,11 +197,9 @@ def _address_towards(host: str, timeout: float) -> str:
 
 
 def _resolve(host: str, timeout: float) -> list[tuple[Any, ...]]:
-    try:
+    with suppress(socket.gaierror):
         return _lookup(host, socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        pass  # a name
-    # The system's resolver takes no timeout; a thread that outlives ours ends with the resolver's own.
+    # It is a name. The system's resolver takes no timeout; a thread that outlives ours ends with the resolver's own.
     answer = in_thread(lambda: _lookup(host, 0), f"rdzv-resolve-{host}")
     try:
         return answer.result(timeout)

@@ -108,9 +108,7 @@ class Envelope:
             envelope = cls(payload, header["writer"], header["nonce"], header["epoch"], past, deleted)
             envelope._check_types()
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise RendezvousStateError(
-                f"A value in the service was not written by rdzv ({error!r}): {data[:80]!r}"
-            ) from error
+            raise RendezvousStateError(f"A value in the service was not written by rdzv: {data[:80]!r}") from error
         return envelope
 
     def _check_types(self) -> None:

@@ -133,7 +133,7 @@ def _explain_unknown(name: str) -> str:
     elif near := near_name(name, _OURS.union(installed)):
         advice = f"Did you mean '{near}'" + ("?" if near in installed else f" (`pip install rdzv-{near}`)?")
     else:
-        advice = "Register it with `register`, or install the package that brings it."
+        advice = "Install the package that brings it; in Python, `register` takes one of your own."
     return (
         f"The rendezvous backend '{name}' is not registered: no installed package offers it. {advice} "
         f"Installed: {', '.join(installed) or 'none'}."

@@ -145,10 +145,11 @@ class Limits:
         rule = self.rule or _ANY
         if not self.largest(self.max_nodes):
             raise RendezvousParameterError(
-                f"No world of {self._range()} is {' and '.join(self._asked())}: change one or the other."
+                f"No world of {self._range()} is {' and '.join(self._asked())}: change nnodes, or "
+                "the options node_unit, sizes and group_size."
             )
         if self.largest(rule.wanted) != rule.wanted:
-            raise RendezvousParameterError(f"The wanted {rule.wanted} nodes are no world; {self.takes()}.")
+            raise RendezvousParameterError(f"{rule.wanted} nodes, as wanted asks for, are no world: {self.takes()}.")
 
     def takes(self) -> str:
         """Which sizes a world has, in words: ``a world takes 8 or 16 nodes``."""

@@ -59,7 +59,7 @@ class NodeStatus:
         address: Where it can be reached.
         doing: ``in the round``, ``waiting``, or ``left:`` and why.
         left: Why it has left: it is shown for as long as its record says so; None: it is here.
-        drains: How long it stays from the moment at which that was announced, and why it goes; None: it stays.
+        drains: How long it stays, counted by itself from the announcement on, and why it goes; None: it stays.
         version: The version of rdzv that it runs; None: one that did not say so.
     """
 
@@ -109,9 +109,9 @@ class Status:
         waiting: How many of `nodes` wait: for the next world, or as spares.
         closed_by: The node that closed the run.
         closed_reason: Why; None while it is open.
-        failed_first: Who failed first in each of the last rounds that ended so, and why: as ``round 4: node (reason)``;
-            a failure that was that of no node is left out.
-        quarantines: Which nodes are quarantined, by name, for how long and why, in words.
+        failed_first: Which node failed first, or was behind, in each of the last rounds that ended so, and why: as
+            ``round 4: node failed first: reason``; a failure that was that of no node is left out.
+        quarantines: Which nodes are quarantined, by name, for how long from when they learn of it, and why, in words.
     """
 
     run_id: str
@@ -405,12 +405,12 @@ def _describe(run_id: str, control: DecodedSnapshot, found: State | None, nodes:
         state.closed.by if state.closed else None,
         state.closed.reason if state.closed else None,
         tuple(
-            f"round {number}: {one.node} ({one.reason})"
+            f"round {number}: {one.node} {one.how}: {one.reason}"
             for number, one in sorted(notices.failures.items())
             if one.counts or one.verdict is None
         ),
         tuple(
-            f"{unescape(name)}: quarantine {one.times}, for {one.cooldown:g} s by its own clock: {one.reason}"
+            f"{unescape(name)}: quarantine {one.times}, {one.cooldown:g} s from when it learns of that: {one.reason}"
             for name, one in sorted(notices.quarantines.items())
             if not one.over
         ),
@@ -437,7 +437,10 @@ def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int], notices
     rank = ranks.get(node.id) if node.last_round < number else None
     doing = f"left: {node.left}" if node.left is not None else _WAITING if rank is None else "in the round"
     drain = notices.drains.get(node.id)
-    drains = f"drains within {drain.seconds:g} s: {drain.reason}" if drain is not None and node.left is None else None
+    drains = None
+    if drain is not None and node.left is None:
+        # What is left of it, only the node's own clock tells.
+        drains = f"drains within {drain.seconds:g} s of the announcement: {drain.reason}"
     return NodeStatus(node.id, rank, node.address, doing, node.left, drains, node.version)
 
 

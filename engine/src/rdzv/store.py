@@ -19,10 +19,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from rdzv_core.backend import MAX_PAYLOAD, KeyValueBackend, check_payload
+from rdzv_core.backend import MAX_KEY, MAX_PAYLOAD, KeyValueBackend, check_payload
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
 from rdzv_core.keys import escape, unescape
 from rdzv_core.store import Store
+from rdzv_core.text import printable
 
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue, backoff
 
@@ -235,7 +236,7 @@ class KeyValueStore(Store):
 
     def _path(self, key: str) -> str:
         name = _name(key)
-        return f"{self._prefix}/{escape(name) if name else _EMPTY}"
+        return _checked(f"{self._prefix}/{escape(name) if name else _EMPTY}", name)
 
     def _queue(self, key: str) -> str:
         return f"{self._path(key)}/{_QUEUE}"
@@ -523,6 +524,16 @@ def _name(key: str) -> str:
     if not isinstance(key, str):
         raise TypeError(f"A key of the store is text, not {key!r}.")
     return key
+
+
+def _checked(path: str, name: str) -> str:
+    """Refuse a key that some service would refuse, before anything is sent: its queue would have a longer one still."""
+    if (length := len(path) + len(_QUEUE) + 1) > MAX_KEY:
+        raise RendezvousParameterError(
+            f"The key '{printable(name)}' is stored under {length} characters; at most {MAX_KEY} make a key. Use a "
+            "shorter one, or its digest. A character other than A-Z a-z 0-9 - _ . ~ counts for three or more."
+        )
+    return path
 
 
 def _seconds(timeout: timedelta) -> float:

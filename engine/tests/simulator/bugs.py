@@ -25,6 +25,7 @@ from rdzv.engine import (
     leave,
     notices,
     quarantine,
+    records,
     register,
     register_adapter,
     rules,
@@ -839,6 +840,26 @@ while leads() and not node.stopped:
         "fail_again",
         "drain",
         "garble_notice",
+    ),
+    "endless-number": _bug(
+        "A name of thousands of digits is read as a number.",
+        {0, 4, 7},
+        records.number_of,
+        {"len(name) <= DIGITS and ": ""},
+        "litter",
+        "fail",
+    ),
+    "believed-notice": _bug(
+        "The bytes of a notice are parsed before they are looked at.",
+        {0, 4, 7},
+        notices._read,
+        {
+            "record = read_record(": """\
+__import__("json").loads(control.get(key).payload or b"0")
+            record = read_record("""
+        },
+        "litter",
+        "fail",
     ),
     "loss-as-a-failure": Bug(
         "A program that breaks off because a member died has failed first.",

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from rdzv_core.backend import ANY, STATE_KEY
+from rdzv_core.backend import ABSENT, ANY, STATE_KEY
 from rdzv_core.envelope import Envelope
 
-from rdzv.engine.codec import decode
+from rdzv.engine.codec import _SCHEMA, decode
 from rdzv.engine.effects import Effect, Put, ReadAll
 from rdzv.engine.heartbeats import _EXPIRED
 from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Quarantine
-from rdzv.engine.records import CONTROL, HEARTBEATS, State, pending_key, round_folder
+from rdzv.engine.records import CONTROL, HEARTBEATS, NODES, PENDING, ROUNDS, State, pending_key, round_folder
 
 from .connection import contents, garbled, state_key
 from .machine import Machine, SimulationContext
@@ -284,6 +284,26 @@ def garble_notice(context: SimulationContext, event: FaultEvent) -> None:
         context.service.overwrite(*garbled(level, key, there))
 
 
+_FOLDERS: Final = (NODES, ROUNDS, PENDING, DRAINS, FAILURES, QUARANTINES, HEARTBEATS)
+_DIGITS: Final = "9" * 4301
+"""One more than Python reads as an integer."""
+_FIELDS: Final = (f'"round":{_DIGITS}', '"round":1e999', r'"\ud800":"\u0000"', f'"nodes":{"[" * 100_000}')
+_STRANGE: Final = ("1e999", _DIGITS, *(f'{{"schema":{_SCHEMA},{fields}}}' for fields in _FIELDS))
+"""What is no record, and is refused in several ways."""
+
+
+def litter(context: SimulationContext, event: FaultEvent) -> None:
+    """Another client leaves a key where nodes have theirs: no name that rdzv writes, and nothing that it reads."""
+    if context.plan.level == "register" or context.service.down:
+        return
+    folder, payload = _FOLDERS[int(event.who * len(_FOLDERS))], _STRANGE[int(event.amount * len(_STRANGE))]
+    key = f"{folder}/{_DIGITS if event.leader else 'stray'}"
+    context.trace.log("another client leaves {:.40} with {:.20}", key, payload)
+    context.litter.add(key)
+    value = Envelope.wrap(payload.encode(), writer="another").pack()
+    context.service.put(key, value, expect=ABSENT, timeout=1.0)
+
+
 def unexpected(context: SimulationContext, event: FaultEvent) -> None:
     """Calls of one loop of a node raise what no backend should, a few times; what they ask is done, or is not."""
     if one := victim(context, event, _meets_no_error):
@@ -355,7 +375,8 @@ def pardon(context: SimulationContext, event: FaultEvent) -> None:
     if service.down or context.plan.level != "leases":
         return
     values = {key: value for key, value in service.everything().items() if value not in _GARBAGE}
-    keys = [key for key in sorted(values) if key.startswith(QUARANTINES) and not _quarantine(values[key]).over]
+    quarantines = sorted(key for key in values.keys() - context.litter if key.startswith(QUARANTINES))
+    keys = [key for key in quarantines if not _quarantine(values[key]).over]
     if keys and STATE_KEY in values:
         key = keys[int(event.who * len(keys))]
         number = decode(State, Envelope.unpack(values[STATE_KEY]).payload).round
@@ -502,6 +523,7 @@ FAULTS: Final[dict[str, Fault]] = {
         corrupt,
         garble,
         garble_notice,
+        litter,
         unexpected,
         slow,
         jump,

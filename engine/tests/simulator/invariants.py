@@ -92,6 +92,8 @@ class Invariants:
 
     def wrote(self, key: str, value: bytes) -> None:
         """A write was applied."""
+        if key in self._context.litter:
+            return
         for name, data in written(self._context.plan.level, key, value):
             if name.startswith((f"{ROUNDS}/", f"{PENDING}/")) and self._is_over(name):
                 self.late.add(name)

@@ -451,6 +451,7 @@ class SimulationContext:
             out of touch for a time to live.
         corrupt: The state was overwritten for a while, so nodes may have to say so.
         notices_garbled: A notice was overwritten, so what it said is not known any more.
+        litter: The keys that another client has left.
         closers: The ids of the nodes that had orders to close the run.
         data_lost: The service has forgotten what it had confirmed: who relied on it may be wrong.
         purged: The state was removed, and the numbers of rounds began anew.
@@ -471,6 +472,7 @@ class SimulationContext:
     attempt: int = 0
     unreliable: bool = False
     corrupt: bool = False
+    litter: set[str] = field(default_factory=set)
     closers: set[str] = field(default_factory=set)
     notices_garbled: bool = False
     data_lost: bool = False

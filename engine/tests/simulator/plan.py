@@ -158,7 +158,7 @@ _FAULT_EVENTS = (
 _ENDING = ("close", "shutdown", "relaunch")
 _LATER = {
     "garble": 0.2, "purge": 0.1, "drain": 0.2, "fail_again": 0.2, "pardon": 0.3, "garble_notice": 0.1, "requeue": 0.1,
-    "refuse": 0.2, "break_off": 0.2, "hang": 0.2,
+    "refuse": 0.2, "break_off": 0.2, "hang": 0.2, "litter": 0.2,
 }  # fmt: skip
 _OFTEN = {"near_miss": 2.0, "left_alone": 0.5, "purge": 0.25, "requeue": 0.25, **dict.fromkeys(_ENDING, 0.25)}
 

@@ -180,7 +180,7 @@ class Simulation:
             machine.shut_down()
         self.context.timeline.run(self.context.timeline.now + 2 * self.context.plan.ttl)
         there = contents(self.context.plan.level, self.context.service.everything())
-        self.left = frozenset(there) - self.invariants.late
+        self.left = frozenset(there) - self.invariants.late - self.context.litter
         if not any(machine.unheard or machine.process.alive for machine in ending):
             self._see_that_nothing_stays()
 

@@ -159,7 +159,10 @@ BEYOND = {
         *("requeue-waits", "garbage-of-the-next-attempt"),
     ),
     "nodes of one name": ("quarantine-of-namesakes",),
-    "errors and bytes that none expects": ("keep-ends", "lead-ends", "token-of-old", "unreadable-notice"),
+    "errors and bytes that none expects": (
+        *("keep-ends", "lead-ends", "token-of-old", "unreadable-notice"),
+        *("endless-number", "believed-notice"),
+    ),
     "an operator's pardon": ("pardon-unheard",),
     "programs that break off, or hang": (
         *("loss-as-a-failure", "failures-unjudged", "explained-for-nothing", "first-who-hangs", "one-of-equals"),

@@ -41,9 +41,24 @@ def test_without_an_endpoint_one_is_shown() -> None:
         get_rendezvous_handler(RendezvousParameters("directory", "", "job", 1, 1))
 
 
-def test_a_key_that_is_too_long_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RendezvousParameterError, match="256 characters"):
-        DirectoryBackend(str(tmp_path), "job").put("k" * 256, b"", expect=ANY, timeout=1)
+def test_a_key_that_is_longer_than_a_name_of_a_file_has_a_folder_which_stays(tmp_path: Path) -> None:
+    client, key = DirectoryBackend(str(tmp_path), "job"), "k" * 256
+    client.put(key, b"x", expect=ABSENT, timeout=1)
+    assert client.read_all(key, timeout=1).entries.keys() == {key}
+    client.delete(key, timeout=1)
+    assert client.read_all(key, timeout=1).entries == {}
+    (folder,) = tmp_path.glob("*/keys/*")
+    assert list(folder.iterdir()) == []
+
+
+def test_what_cannot_be_listed_is_not_taken_for_empty(tmp_path: Path) -> None:
+    client = DirectoryBackend(str(tmp_path), "job")
+    client.put("key", b"x", expect=ABSENT, timeout=1)
+    (keys,) = tmp_path.glob("*/keys")
+    keys.rename(keys.with_name("moved"))
+    keys.touch()
+    with pytest.raises(RendezvousConnectionError, match=r"cannot be used: .*Not a directory"):
+        client.read_all("key", timeout=1)
 
 
 def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from rdzv_core.text import printable
 
 from rdzv_cli import common, log, main, run
 from rdzv_cli.agent.devices import processes
-from rdzv_cli.common import signal_number
+from rdzv_cli.common import signal_name, signal_number
 
 RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
 RUN_ID = "red\x1b[31m\n" + 5000 * "x"
@@ -192,19 +193,29 @@ def test_a_waiting_node_reports_a_silent_service(
         handler.leave()
 
 
-def test_a_node_that_is_refused_reports_why_and_for_how_long_it_tries(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("refused", "was_in", "limit"), [("read_all", False, 30), ("put", False, 30), ("put", True, 40)]
+)
+def test_a_node_that_is_refused_reports_why_and_for_how_long_it_tries(
+    refused: str, was_in: bool, limit: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     backend = MemoryBackend()
-    backend.refuse(RendezvousDeniedError("wrong password"), "read_all")
-    handler = DynamicRendezvousHandler.from_backend("run", None, backend, 1, 1, keep_alive_interval=0.1)
+    timeout = rdzv.RendezvousTimeout(refused=timedelta(seconds=40))
+    handler = DynamicRendezvousHandler.from_backend(
+        "run", None, backend, 1, 1, timeout=timeout, keep_alive_interval=0.1
+    )
     progress = run._Progress(handler)
+    if was_in:
+        assert handler.next_rendezvous().round == 1
+    backend.refuse(RendezvousDeniedError("wrong password"), refused)
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(handler.next_rendezvous)
         try:
             wait_until(lambda: handler.view.connection_error is not None)
             progress.waiting(4.0)
             log.flush()
-            line = "rdzv: waiting for 1 node (the service refuses this node: wrong password), 4 s of 30 s\n"
-            assert capsys.readouterr().err.endswith(line)
+            line = "rdzv: waiting for 1 node (the service refuses this node: wrong password), refused for "
+            assert re.search(rf"^{re.escape(line)}\d+ s of {limit} s\n\Z", capsys.readouterr().err, re.MULTILINE)
             backend.accept()
             assert joining.result(10).world_size == 1
         finally:
@@ -307,8 +318,15 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
             ["run", *RUN, "--on-drain", "USR3", "--", "true"],
             "no signal that a program can handle, such as SIGUSR1;",
         ),
-        (["run", *RUN, "--on-drain", "SIGKILL", "--", "true"], "'SIGKILL' is no signal that a program can handle"),
-        (["run", *RUN, "--on-drain", "10", "--", "true"], "'10' is no signal that a program can handle"),
+        (
+            ["run", *RUN, "--on-drain", "SIGKILL", "--", "true"],
+            "'SIGKILL' is no signal that a program can handle: the system ends or stops it then; give another, such as",
+        ),
+        (["run", *RUN, "--on-drain", "9", "--", "true"], "'9' is no signal that a program can handle, such as SIGUSR1"),
+        (
+            ["run", *RUN, "--on-drain", "10", "--", "true"],
+            "'10' is no signal that a program can handle, such as SIGUSR1; did you mean SIGUSR1?",
+        ),
         (["run", *RUN, "--signals-to-handle", "SIGTERM,", "--", "true"], "'' is no signal that a program can handle"),
         (
             ["run", *RUN, "--signals-to-handle", "TERM,chld", "--", "true"],
@@ -487,6 +505,23 @@ def test_a_variable_that_is_empty_counts_as_not_given(
     assert "There is no database" in capsys.readouterr().err
 
 
+def test_a_number_of_nodes_is_named_as_it_was_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDZV_NNODES", "x")
+    assert main(["run", "--run-id", "job", "--", "true"]) == 2
+    assert capsys.readouterr().err.startswith("rdzv: RDZV_NNODES is 'x'; ")
+    assert main(["run", "--run-id", "job", "--nnodes", "y", "--", "true"]) == 2
+    assert capsys.readouterr().err.startswith("rdzv: --nnodes is 'y'; ")
+
+
+def test_what_is_wrong_from_the_beginning_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = tmp_path / "db"
+    wrong.write_text("a text\n" * 200)
+    assert main(["run", "--endpoint", str(wrong), "--run-id", "job", "--nnodes", "1", "--", "true"]) == 7
+    assert capsys.readouterr().err.count("is corrupt or no database of rdzv") == 1
+
+
 class SharedBackend(MemoryBackend):
     """A service that has clients on several machines."""
 
@@ -562,6 +597,13 @@ def test_an_old_attempt_is_refused_with_a_way_out(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("text", ["SIGUSR1", "usr1", "sigusr1"])
 def test_a_signal_is_given_by_its_name(text: str) -> None:
     assert signal_number(text) == signal.SIGUSR1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="this system has no real-time signals")
+def test_every_signal_has_a_name_by_which_it_can_be_given() -> None:
+    assert (signal_name(signal.SIGRTMIN), signal_name(signal.SIGRTMIN + 6)) == ("SIGRTMIN", "SIGRTMIN+6")
+    handled = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+    assert [signal_number(signal_name(number)) for number in handled] == [*handled]
 
 
 class TestProcessesPerNode:

@@ -344,7 +344,7 @@ def test_several_nodes_meet_at_the_first_host(
     with_c10d(install)
     surround(monkeypatch, STEP)
     taking = Taking.of(_arguments(), STEP)
-    taking.host()
+    taking.host(3, 3)
     assert (taking.arguments.backend, taking.arguments.endpoint) == ("c10d", f"n1:{port_of('rdzv-1')}")
     assert "endpoint from SLURM_STEP_NODELIST" in taking.in_words
 

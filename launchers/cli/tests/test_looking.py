@@ -94,7 +94,7 @@ def test_a_run_whose_nodes_went_before_they_had_a_world_is_unknown(
     assert main(["status", *WHERE]) == 11
     assert capsys.readouterr().out.splitlines()[:2] == [
         "run run: unknown, attempt 0, round 0",
-        "  no node is here: none has come yet, or all that came went before they had a world",
+        "  no node is here: none has come yet, all that came went before they had a world, or its id is another",
     ]
     assert main(["status", *WHERE, "--json"]) == 11
     assert json.loads(capsys.readouterr().out)["phase"] == "unknown"

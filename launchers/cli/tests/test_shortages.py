@@ -19,6 +19,7 @@ import pytest
 from engine.tests.memory import MemoryBackend, MemoryService
 from rdzv import DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings
 from rdzv.engine import ports, room
+from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_cli import main
 from rdzv_cli.agent import Agent, AgentOptions, AgentResult, ExitStatus, Restarts, shortages
@@ -49,8 +50,9 @@ def error_of(number: int) -> OSError:
 
 
 def run(command: list[str], say: Callable[[str], None] = lambda text: None, **options: Any) -> AgentResult:
-    """Run an agent of a run of one node."""
-    params = RendezvousParameters("memory", "", "run", 1, 1)
+    """Run an agent of a run of one node; `options` are those of both."""
+    own = {name: options.pop(name) for name in ("join_timeout", "master_port") if name in options}
+    params = RendezvousParameters("memory", "", "run", 1, 1, **own)
     node = DynamicRendezvousHandler(RendezvousSettings.from_parameters(params), MemoryBackend(MemoryService()))
     given = AgentOptions(**options)
     return Agent(node, params, command, given, say=say, restarts=Restarts(given.max_restarts)).run()
@@ -141,6 +143,8 @@ def test_a_program_that_is_away_for_a_moment_ends_no_node(tmp_path: Path, monkey
         (errno.EAGAIN, r"Resource temporarily unavailable \(ulimit -u is \w+, and a container has pids.max\)"),
         (errno.EMFILE, r"Too many open files \(ulimit -n is \w+\)"),
         (errno.EACCES, "Permission denied"),
+        (errno.ENOEXEC, r"Exec format error \(its first line names no interpreter, as #!/bin/sh does\)"),
+        (errno.ENOENT, r"No such file or directory \(it, or the interpreter that its first line names\)"),
     ],
 )
 @pytest.mark.usefixtures("impatient")
@@ -153,7 +157,7 @@ def test_one_that_lasts_is_a_failure_of_the_command(
     assert re.fullmatch(f"true cannot be started: {words}, after 1 restart", ending.reason), ending.reason
     assert "; restart 1 of 1" in caplog.text
     # What cannot pass is not tried again.
-    assert (len(refused) == 2) == (number == errno.EACCES)
+    assert (len(refused) == 2) == (number in (errno.EACCES, errno.ENOEXEC))
 
 
 def test_a_signal_ends_the_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +180,36 @@ def test_a_signal_ends_the_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_no_room_for_the_thread_of_a_call_is_named_with_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_threads(monkeypatch, "rdzv-agent", math.inf)
     ending = run(["true"])
-    assert ending.exit_status is ExitStatus.UNREACHABLE
+    assert ending.exit_status is ExitStatus.ERROR
     assert ending.reason == "The thread 'rdzv-agent' cannot start: can't start new thread (ulimit -u, pids.max)."
+
+
+def test_no_room_for_the_thread_of_a_leader_is_no_timeout_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_threads(monkeypatch, "rdzv-lead-", math.inf)
+    ending = run(["true"], join_timeout=1.5)
+    assert ending.exit_status is ExitStatus.ERROR
+    assert re.search(
+        r"1 of at least 1 node is here \(\S+\)\. The last error: The thread 'rdzv-lead-\S+' cannot start: can't start "
+        r"new thread \(ulimit -u, pids\.max\)\.$",
+        ending.reason,
+    ), ending.reason
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_port_that_is_taken_is_no_outage_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_PATIENCE", 0.0)
+    with socket.create_server(("", 0)) as taken:
+        ending = run(["true"], master_port=str(taken.getsockname()[1]))
+    assert ending.exit_status is ExitStatus.ERROR
+    assert "(master_port) can be taken on this machine: " in ending.reason
+
+
+def test_a_service_that_does_not_answer_is_no_shortage() -> None:
+    error = RendezvousConnectionError("no answer")
+    error.__cause__ = error_of(errno.ECONNREFUSED)
+    assert ExitStatus.of(error) is ExitStatus.UNREACHABLE
+    error.__cause__ = error_of(errno.EMFILE)
+    assert ExitStatus.of(error) is ExitStatus.ERROR
 
 
 def test_no_room_for_the_announcement_of_a_drain_is_tried_again(

@@ -29,6 +29,7 @@ class TestNetwork(NetworkConformance):
         answer("200 OK", b"[" * 50000, "X-Consul-Index: 7"),
         answer("404 Not Found", b"Not Found"),
         answer("409 Conflict", b'{"Errors":[{"What":"it rains"}]}'),
+        answer("200 OK", b"[]", f"X-Consul-Index: {'9' * 4301}"),
         *STRANGE,
         answer("500 Internal Server Error", b"rpc error: EOF"),
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Consul-Index: 7\r\n\r\nzz\r\n",
@@ -36,6 +37,10 @@ class TestNetwork(NetworkConformance):
     )
     something_else = answer("404 Not Found", b"Nothing here"), "404.*Nothing here.*is it Consul"
     passing = (("500", answer("500 Internal Server Error", b"No cluster leader")), *GATEWAY_ERRORS)
+
+    @staticmethod
+    def answer_of(body: bytes) -> bytes:
+        return answer("200 OK", body, "X-Consul-Index: 7")
 
     @pytest.fixture
     def connect(self) -> ConnectTo:

@@ -31,6 +31,7 @@ class TestNetwork(NetworkConformance):
         answer("400 Bad Request", b'{"errorCode":209,"message":"Invalid field"}'),
         answer("404 Not Found", b"{}"),
         answer("412 Precondition Failed", b'{"errorCode":"?"}'),
+        answer("200 OK", b"{}", f"X-Etcd-Index: {'9' * 4301}"),
         *STRANGE,
         answer("500 Internal Server Error", b'{"errorCode":300,"message":"Raft Internal Error","cause":"timed out"}'),
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Etcd-Index: 7\r\n\r\nzz\r\n",
@@ -38,6 +39,10 @@ class TestNetwork(NetworkConformance):
     )
     something_else = answer("200 OK", b"Nothing here"), "200.*Nothing here.*is it etcd"
     passing = (("500", answer("500 Internal Server Error", b"etcdserver: no leader")), *GATEWAY_ERRORS)
+
+    @staticmethod
+    def answer_of(body: bytes) -> bytes:
+        return answer("200 OK", body, "X-Etcd-Index: 7")
 
     @pytest.fixture
     def connect(self) -> ConnectTo:

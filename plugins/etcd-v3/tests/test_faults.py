@@ -65,6 +65,7 @@ class TestNetwork(NetworkConformance):
         b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n" + b"[" * 50000,
         b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
         b'HTTP/1.1 500 Oh\r\nContent-Length: 13\r\n\r\n{"error":"x"}',
+        answer("200 OK", b'{"header":{"revision":"%s"}}' % (b"9" * 4301)),
         *STRANGE,
     )
     something_else = answer("404 Not Found", b"Not Found"), "404.*Not Found.*gateway enabled"
@@ -72,6 +73,10 @@ class TestNetwork(NetworkConformance):
         ("502", answer("502 Bad Gateway", b"<html>")),
         ("no leader", answer("503 Service Unavailable", b'{"error":"etcdserver: no leader","code":14}')),
     )
+
+    @staticmethod
+    def answer_of(body: bytes) -> bytes:
+        return answer("200 OK", body)
 
     @pytest.fixture
     def connect(self) -> ConnectTo:

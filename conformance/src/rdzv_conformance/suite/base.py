@@ -13,6 +13,7 @@ from rdzv_core.backend import Capability, Entry, KeyValueBackend, RendezvousBack
 from rdzv_core.errors import RendezvousError
 
 from ..processes import Processes
+from .contact import contact_of
 
 _E = TypeVar("_E", bound=RendezvousError)
 
@@ -60,6 +61,9 @@ class Verdict:
     NOT_TRIED: Final = "not tried"
     """The test class does not bring what the test needs, and does not say why."""
 
+
+_SETTINGS: Final = frozenset({"answer_of", "deviations", "lease_delay", "no_server", "shakes_hands"})
+"""What the suite has a default for, and a class may say otherwise."""
 
 _NEEDS: Final = {
     "harness": (SERVER, "so nothing can be stopped"),
@@ -146,12 +150,19 @@ class Conformance:
     @pytest.fixture(autouse=True)
     def applicable(
         self, request: pytest.FixtureRequest, connect: Callable[[str], RendezvousBackend], run_id: str
-    ) -> None:
+    ) -> Iterator[None]:
         """Let a test run only where it applies, by the backend's own declaration."""
         if not callable(connect):
             pytest.fail(f"`connect` of {type(self).__name__} must return a function that makes clients: {CONNECT}")
-        backend = connect(run_id)
+        contact = contact_of(request.node)
+        with contact.made():
+            backend = connect(run_id)
         _close(backend)
+        self._leave_out_what_does_not_apply(request, backend)
+        with contact.watched(type(backend)):
+            yield
+
+    def _leave_out_what_does_not_apply(self, request: pytest.FixtureRequest, backend: RendezvousBackend) -> None:
         name = backend.name
         capabilities: Collection[Capability] = getattr(backend, "capabilities", ())
         unsupported: Mapping[Capability, str] = getattr(backend, "unsupported", {})
@@ -257,7 +268,7 @@ def _members_of_suite(cls: type) -> dict[str, object]:
     members: dict[str, object] = {}
     for base in filter(_is_of_suite, cls.__mro__):
         for name, member in vars(base).items():
-            if not name.startswith("_") and name not in ("deviations", "no_server", "lease_delay"):
+            if not name.startswith("_") and name not in _SETTINGS:
                 members.setdefault(name, member)
     return members
 

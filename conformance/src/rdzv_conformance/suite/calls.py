@@ -1,16 +1,23 @@
 """Every call that a client has, for tests that try all of them; and how a call ends."""
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import pytest
 from rdzv_core.backend import ABSENT, Capability, KeyValueBackend, Snapshot
+from rdzv_core.threads import in_thread
 
 from ..meanwhile import open_files
 from .base import CALL, KEY, ROOT
+
+_T = TypeVar("_T")
+
+_PATIENCE: Final = 2 * CALL
+"""Seconds after which a call in another thread will never end: all calls of the suite are given less."""
 
 
 def calls_of(client: KeyValueBackend, since: Snapshot, timeout: float) -> dict[str, Callable[[], Any]]:
@@ -44,10 +51,43 @@ def end_of(call: Callable[[], Any]) -> tuple[Any, float]:
 
 def ends_of(calls: Mapping[str, Future[tuple[Any, float]]]) -> dict[str, tuple[Any, float]]:
     """How calls that run in other threads have ended; those that do not end are named."""
-    if missing := wait(calls.values(), 2 * CALL).not_done:
+    if missing := wait(calls.values(), _PATIENCE).not_done:
         names = ", ".join(name for name, call in calls.items() if call in missing)
-        pytest.fail(f"these calls have not ended within {2 * CALL:g} s, whatever their timeout: {names}")
+        pytest.fail(f"these calls have not ended within {_PATIENCE:g} s, whatever their timeout: {names}")
     return {name: call.result() for name, call in calls.items()}
+
+
+def result_of(call: Future[_T], name: str, seconds: float = _PATIENCE) -> _T:
+    """What a call in another thread has returned or raised; one that does not end is named.
+
+    Such calls run `in_thread`: a pool of threads would wait for them for ever, and not let this be said.
+    """
+    if wait([call], seconds).not_done:
+        pytest.fail(f"this call has not ended within {seconds:g} s, whatever its timeout: {name}")
+    return call.result()
+
+
+def at_once(name: str, work: Callable[[_T], object], items: Iterable[_T], threads: int) -> None:
+    """Do some work for each of many items, on several threads; see `result_of`.
+
+    Args:
+        name: The calls that the work makes.
+        work: What is done.
+        items: For each of these.
+        threads: How many.
+    """
+    left, lock = iter(items), threading.Lock()
+
+    def take() -> list[_T]:
+        with lock:
+            return list(itertools.islice(left, 1))
+
+    def work_off() -> None:
+        while taken := take():
+            work(*taken)
+
+    for one in [in_thread(work_off, name) for _ in range(threads)]:
+        result_of(one, name, 3 * _PATIENCE)
 
 
 def held() -> tuple[int, int]:

@@ -15,6 +15,7 @@ from ..meanwhile import follow, in_background, persist, with_retries
 from ..processes import Processes
 from ..servers import free_ports
 from .base import CALL, CLUSTER, KEY, ROOT, entry_of, refusal, remove_keys, requires
+from .calls import result_of
 from .nodes import FORM, Nodes, assert_calm, gather
 from .server import ConnectTo, Server, ServerConformance, ServerHarness, check_endpoint_is_taken
 
@@ -139,7 +140,7 @@ class ClusterConformance(ServerConformance):
             if harm == "pause":
                 # A client that makes no calls may take long to notice a silence.
                 persist(lambda: waiter.read(KEY, timeout=CALL), _LOSS)
-            followed.result(3 * _LOSS)
+            result_of(followed, "wait", 3 * _LOSS)
         assert lease is None or with_retries(lambda: lease.keep_alive(CALL), _LOSS), "a lease went with the leader"
         there = persist(lambda: writer.read("suite/leased", timeout=CALL), _LOSS)
         assert there == leased.entry, "what was written before the leader was lost is not what is there now"

@@ -2,7 +2,6 @@
 
 import random
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
@@ -11,6 +10,7 @@ from rdzv_core.backend import ABSENT, ANY, KeyValueBackend, PutOutcome, PutResul
 from ..linearizability import assert_linearizable
 from ..processes import Link, Processes
 from .base import CALL, KEY, ROOT, Clients, Conformance, entry_of
+from .calls import at_once
 from .histories import KeyValue, operations, record
 
 _PROCESSES: Final = 4
@@ -36,8 +36,7 @@ class ConcurrencyConformance(Conformance):
 
     def test_concurrent_threads_lose_no_update(self, client: KeyValueBackend) -> None:
         """The same for the threads of one client."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda number: _count(client, number), range(_THREADS)))
+        at_once("put or read", lambda number: _count(client, number), range(_THREADS), _THREADS)
         _assert_counted(client, _THREADS * _INCREMENTS)
 
     def test_keys_are_linearizable_among_processes(self, clients: Clients, processes: Processes) -> None:

@@ -4,12 +4,14 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, Final
 
 import pytest
 from rdzv_core.backend import PutOutcome, PutResult
 from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.threads import in_thread
 
 from ..deadlines import eventually
 from ..meanwhile import unanswered_names
@@ -35,20 +37,19 @@ class EndingsConformance(ServerConformance):
         client = harness.connect()
         since = client.read_all(ROOT, timeout=CALL)
         calls = calls_of(client, since, _LONG)
-        with ThreadPoolExecutor(len(calls) + 1) as pool:
-            ended = {"the wait before": pool.submit(end_of, calls["wait"])}
-            time.sleep(0.2)  # either it waits by now, or it is about to: both must end
-            with harness.away("frozen"):
-                ended |= {name: pool.submit(end_of, call) for name, call in calls.items()}
-                time.sleep(0.1)  # whether they have been sent by now or not
-                _close_ends(client.close, ended)
+        ended = {"the wait before": _begin(calls["wait"])}
+        time.sleep(0.2)  # either it waits by now, or it is about to: both must end
+        with harness.away("frozen"):
+            ended |= {name: _begin(call) for name, call in calls.items()}
+            time.sleep(0.1)  # whether they have been sent by now or not
+            _close_ends(client.close, ended)
         eventually(lambda: not holds_more_than(before), "a closed client to go")
 
     def test_close_ends_a_connection_that_is_being_made(self, harness: ServerHarness) -> None:
         """Where no server takes the connection, the client that connects hears nothing."""
-        with _full_queue() as endpoint, ThreadPoolExecutor(1) as pool:
+        with _full_queue() as endpoint:
             client = harness.tcp_client(endpoint)
-            read = pool.submit(end_of, lambda: client.read(KEY, timeout=_LONG))
+            read = _begin(lambda: client.read(KEY, timeout=_LONG))
             time.sleep(0.1)
             assert not read.done(), f"no server takes the connection, and a read has ended: {read.result()[0]!r}"
             _close_ends(client.close, {"read": read})
@@ -57,16 +58,21 @@ class EndingsConformance(ServerConformance):
         """A call ends in time and names the endpoint, `close` ends one that has more time, and no thread stays."""
         client = harness.tcp_client(_UNRESOLVED)
         before = held()[0]
-        with ThreadPoolExecutor(2) as pool, unanswered_names():
-            short = pool.submit(client.read, KEY, timeout=_SHORT)
+        with unanswered_names():
+            short = in_thread(lambda: client.read(KEY, timeout=_SHORT), "read")
             if wait([short], _SHORT + _SECOND).not_done:
                 pytest.fail(f"a read with a timeout of {_SHORT} s has not given up a name that does not resolve")
             error = refusal(short.result, RendezvousConnectionError)
             assert _UNRESOLVED in str(error), f"the error does not name the endpoint {_UNRESOLVED}: {error}"
-            long = pool.submit(end_of, lambda: client.read(KEY, timeout=_LONG))
+            long = _begin(lambda: client.read(KEY, timeout=_LONG))
             time.sleep(0.1)
             _close_ends(client.close, {"read": long})
         eventually(lambda: held()[0] <= before, "the threads to end that have asked for the name")
+
+
+def _begin(call: Callable[[], Any]) -> Future[tuple[Any, float]]:
+    """A call in a thread of its own, which keeps no test from its end."""
+    return in_thread(partial(end_of, call), "a call")
 
 
 def _close_ends(close: Callable[[], None], calls: dict[str, Future[tuple[Any, float]]]) -> None:

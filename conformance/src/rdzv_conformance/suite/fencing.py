@@ -10,6 +10,7 @@ from rdzv_core.errors import RendezvousStateError
 from .base import CALL, KEY, Conformance, refusal
 from .register import foreign_tokens
 
+_WRITES: Final = 300
 _HOSTILE: Final = {
     "empty": b"",
     "a line": b"\n",
@@ -66,6 +67,15 @@ class FencingConformance(Conformance):
         put = client.put(KEY, wanted, expect=old.token, timeout=CALL)
         assert put == PutResult(PutOutcome.CONFLICT, there), "an old token was accepted"
         assert client.read(KEY, timeout=CALL) == there
+
+    def test_no_token_comes_back(self, client: KeyValueBackend) -> None:
+        """Hundreds of writes later no version has the token of an earlier one: a counter of one byte is none."""
+        tokens: list[Any] = []
+        for number in range(_WRITES):
+            entry = client.put(KEY, b"%d" % (number % 2), expect=ANY, timeout=CALL).entry
+            assert entry is not None
+            assert entry.token not in tokens, f"a token came back after {number} writes"
+            tokens.append(entry.token)
 
     @foreign_tokens
     def test_put_with_a_foreign_token_changes_nothing(self, client: KeyValueBackend, token: Any) -> None:

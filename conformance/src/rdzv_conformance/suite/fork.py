@@ -1,14 +1,17 @@
 """Forks: a process that was forked from one with a client uses it, or closes it, and its parent does not notice."""
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 
 import pytest
 from rdzv_core.backend import ANY, Capability, KeyValueBackend, PutOutcome, Snapshot
+from rdzv_core.threads import in_thread
 
 from ..meanwhile import holds, wait_briefly, wait_for
 from ..processes import Link, Processes, Worker
 from .base import CALL, ROOT, Clients, Conformance, requires
+from .calls import result_of
 
 _TURNS = 50
 _FEW_TURNS = 20
@@ -50,17 +53,16 @@ class ForkConformance(Conformance):
                 wait_briefly(client, _WAITED, since)
             client.close()
 
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(_wait_for, client, since, b"x")
-            try:
-                for _ in range(_CHILDREN):
-                    processes.fork(child).result()
-                    _assert_waits(waiting)
-                _use(client, "parent")
+        waiting = in_thread(partial(_wait_for, client, since, b"x"), "wait")
+        try:
+            for _ in range(_CHILDREN):
+                processes.fork(child).result()
                 _assert_waits(waiting)
-            finally:
-                other.put(_WAITED, b"x", expect=ANY, timeout=CALL)
-            waiting.result(CALL)
+            _use(client, "parent")
+            _assert_waits(waiting)
+        finally:
+            other.put(_WAITED, b"x", expect=ANY, timeout=CALL)
+        result_of(waiting, "the parent's wait", CALL)
 
     def test_fork_amid_calls_and_waits(self, clients: Clients, processes: Processes) -> None:
         """While threads of the parent call and wait, it forks: both sides go on, each with answers of its own."""
@@ -79,19 +81,18 @@ class ForkConformance(Conformance):
             _wait_for(client, Snapshot(), b"from the child")
             client.close()
 
-        with ThreadPoolExecutor(_THREADS + 1) as pool:
-            waiting = pool.submit(_wait_for, client, since, b"x")
-            working = [pool.submit(work, f"parent/{number}") for number in range(_THREADS)]
-            try:
-                for _ in range(_FORKS):
-                    _result_of(processes.fork(child))
-                    _assert_waits(waiting)
-            finally:
-                stop.set()
-                client.put(_WAITED, b"x", expect=ANY, timeout=CALL)
-            waiting.result(CALL)
-            for one in working:
-                one.result(CALL)
+        waiting = in_thread(partial(_wait_for, client, since, b"x"), "wait")
+        working = [in_thread(partial(work, f"parent/{number}"), "work") for number in range(_THREADS)]
+        try:
+            for _ in range(_FORKS):
+                _result_of(processes.fork(child))
+                _assert_waits(waiting)
+        finally:
+            stop.set()
+            client.put(_WAITED, b"x", expect=ANY, timeout=CALL)
+        result_of(waiting, "the parent's wait", CALL)
+        for one in working:
+            result_of(one, "a put or a read of the parent's", CALL)
 
     @requires(Capability.LEASE)
     def test_lease_belongs_to_no_process(self, client: KeyValueBackend, processes: Processes) -> None:

@@ -3,17 +3,17 @@
 import random
 import re
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Final
 
 import pytest
 from rdzv.store import KeyValueStore
-from rdzv_core.backend import ANY, MAX_PAYLOAD, KeyValueBackend, PutOutcome, Snapshot
+from rdzv_core.backend import ABSENT, ANY, MAX_KEY, MAX_PAYLOAD, KeyValueBackend, PutOutcome, Snapshot
 from rdzv_core.errors import RendezvousParameterError
 
 from ..meanwhile import value_of
 from .base import CALL, KEY, ROOT, Clients, Conformance, refusal
+from .calls import at_once
 
 _VALUES: Final = {
     "empty": b"",
@@ -23,6 +23,9 @@ _VALUES: Final = {
     "lines": b"\na\r\n\n",
     "like JSON": b'{"a": null}',
     "like a number": b"1e3",
+    "leading zeros": b"007",
+    "blanks": b" a  ",
+    "text with two forms": "\ufeffe\u0301".encode(),
     "256 KiB and an envelope": random.Random(0).randbytes(MAX_PAYLOAD + 1024),  # noqa: S311 - no secret
 }
 _NAMES: Final = (
@@ -60,6 +63,10 @@ _ODD_RUNS: Final = (
     "\udcff",  # a byte of a command line that is not UTF-8
     "".join(map(chr, range(128))),
 )
+_SIZES: Final = (1, 127, 128, 255, 256, 4095, 4096, 65535, 65536, 65537)
+"""Sizes at which a length needs another byte, or a page is full."""
+_MANY: Final = 1100
+"""More keys than services give at once, by default."""
 _LONG: Final = "x" * 300
 """What run ids have in common that differ only in their ends, or in their beginnings."""
 
@@ -88,6 +95,20 @@ class KeysConformance(Conformance):
         answered = put.entry == entry
         assert answered, "the answer to the put is not what was written"
 
+    def test_values_of_every_size_come_back(self, client: KeyValueBackend) -> None:
+        """Where a length needs one byte more, or a page is full, nothing is cut and nothing is added."""
+        values = {f"suite/{size}": bytes(range(1, 256)) * (size // 255 + 1) for size in _SIZES}
+        values = {name: value[: int(name.rpartition("/")[2])] for name, value in values.items()}
+        for name, value in values.items():
+            client.put(name, value, expect=ANY, timeout=CALL)
+        found = _values(client.read_all(ROOT, timeout=CALL))
+        sizes = {name: len(value) for name, value in found.items()}
+        assert sizes == {name: len(value) for name, value in values.items()}, (
+            "values have other sizes than were written"
+        )
+        intact = found == values
+        assert intact, "a value was changed on its way"
+
     def test_too_large_a_value_is_refused_before_it_is_sent(self, client: KeyValueBackend) -> None:
         """What does not fit into 256 KiB is named as such, with its size, by the register and by the store."""
         client.close()  # whatever is sent now is another error
@@ -96,6 +117,35 @@ class KeysConformance(Conformance):
         for call in (lambda: client.set_state(too_large), lambda: store.set("key", too_large)):
             error = refusal(call, RendezvousParameterError)
             assert str(len(too_large)) in str(error), f"the error does not name the size: {error}"
+
+    @pytest.mark.parametrize("segment", [MAX_KEY, 200], ids=["one segment", "several"])
+    def test_longest_key_is_a_key(self, client: KeyValueBackend, segment: int) -> None:
+        """A key of `MAX_KEY` characters is one as all others, and is not confused with one that ends differently."""
+        piece = "x" * segment
+        longest = "/".join([ROOT, *[piece] * (MAX_KEY // segment + 1)])[:MAX_KEY]
+        names = [longest, f"{longest[:-1]}y", longest[:-2]]
+        since = client.read_all(ROOT, timeout=CALL)
+        for name in names:
+            put = client.put(name, name.encode(), expect=ABSENT, timeout=CALL)
+            assert put.outcome is PutOutcome.APPLIED, f"a key of {len(name)} characters is taken for another: {put}"
+        for name in names:
+            assert value_of(client.read(name, timeout=CALL)) == name.encode(), (
+                f"a key of {len(name)} characters is lost"
+            )
+        assert _values(client.read_all(ROOT, timeout=CALL)) == {name: name.encode() for name in names}
+        assert client.wait(ROOT, since, timeout=CALL).entries.keys() == set(names)
+        client.delete(longest, timeout=CALL)
+        assert client.read_all(ROOT, timeout=CALL).entries.keys() == set(names[1:]), (
+            "deleting a long key deletes others"
+        )
+
+    def test_too_long_a_key_is_refused_before_it_is_sent(self, client: KeyValueBackend) -> None:
+        """A store's key that makes more than `MAX_KEY` characters is named as such, with the limit, by every call."""
+        client.close()  # whatever is sent now is another error
+        store, name = KeyValueStore(client, timeout=timedelta(seconds=CALL)), "/" * (MAX_KEY // 3)
+        for call in (lambda: store.set(name, b""), lambda: store.get(name), lambda: store.queue_push(name, b"")):
+            error = refusal(call, RendezvousParameterError)
+            assert str(MAX_KEY) in str(error), f"the error does not name the limit: {error}"
 
     def test_names_are_kept_apart(self, client: KeyValueBackend) -> None:
         """Every segment of the contract's alphabet is a name of its own, upper case and lower case too."""
@@ -139,14 +189,15 @@ class KeysConformance(Conformance):
         assert client.read_all(f"suite/{name}", timeout=CALL).entries.keys() == inside, (
             "a prefix is taken for a pattern"
         )
+        waited = client.wait(f"suite/{name}", Snapshot(), timeout=CALL)
+        assert waited.entries.keys() == inside, "wait takes a prefix for a pattern"
         client.delete(f"suite/{name}", timeout=CALL)
         assert client.read_all(ROOT, timeout=CALL).entries.keys() == outside, "delete takes a prefix for a pattern"
 
     def test_many_keys_are_read_completely(self, client: KeyValueBackend) -> None:
         """A list is never partial."""
-        names = {f"suite/{number}" for number in range(300)}
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda name: client.put(name, name.encode(), expect=ANY, timeout=CALL), names))
+        names = {f"suite/{number}" for number in range(_MANY)}
+        at_once("put", lambda name: client.put(name, name.encode(), expect=ANY, timeout=CALL), names, threads=16)
         entries = client.read_all(ROOT, timeout=CALL).entries
         assert entries.keys() == names, f"{len(names - entries.keys())} of {len(names)} keys are missing"
         assert all(entry.value == name.encode() for name, entry in entries.items()), "values were mixed up"
@@ -191,8 +242,7 @@ class KeysConformance(Conformance):
                     "a thread got the answer to another one's question"
                 )
 
-        with ThreadPoolExecutor(16) as pool:
-            list(pool.map(work, range(16)))
+        at_once("put or read", work, range(16), threads=16)
 
     @pytest.mark.parametrize("run", _ODD_RUNS, ids=ascii)
     def test_run_id_may_be_any_text(self, clients: Clients, run: str) -> None:
@@ -211,6 +261,9 @@ class KeysConformance(Conformance):
             ("{}", "{}-"),
             ("x{}", "X{}"),
             ("{}/a", "{}/b"),
+            ("{}xa", "{}_a"),
+            ("{}xa", "{}.a"),
+            pytest.param("{}\u00e9", "{}e\u0301", id="two forms of one letter"),
             pytest.param(f"{{}}{_LONG}a", f"{{}}{_LONG}b", id="long, end"),
             pytest.param(f"a{_LONG}{{}}", f"b{_LONG}{{}}", id="long, beginning"),
         ],

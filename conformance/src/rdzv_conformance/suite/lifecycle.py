@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from rdzv_core.errors import RendezvousConnectionError
 from ..deadlines import eventually
 from ..processes import Link, Processes
 from .base import CALL, KEY, ROOT, Clients, Conformance, Connect, refusal, requires
-from .calls import held, holds_more_than
+from .calls import at_once, held, holds_more_than
 
 _HUNDREDS: Final = 100
 _SHORT: Final = 0.01
@@ -106,8 +105,7 @@ class LifecycleConformance(Conformance):
         before = held()
         for number in range(_HUNDREDS):
             live(number)
-        with ThreadPoolExecutor(20) as pool:
-            list(pool.map(live, range(_HUNDREDS)))
+        at_once("a call of a new client", live, range(_HUNDREDS), threads=20)
         eventually(lambda: not holds_more_than(before), "closed clients to let go", 5)
         left = clients().read_all(ROOT, timeout=CALL).entries.keys()
         assert not left, f"{len(left)} keys are left"

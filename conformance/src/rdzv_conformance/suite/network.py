@@ -5,22 +5,34 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import ClassVar, Final
 
 import pytest
 from rdzv_core.backend import ANY, Capability, KeyValueBackend, PutOutcome, PutResult
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.threads import in_thread
 
 from ..deadlines import eventually
-from ..meanwhile import open_files, unanswered_names
+from ..meanwhile import open_files, unanswered_names, with_retries
 from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, Conformance, refusal, requires
-from .calls import calls_of, end_of
+from .calls import at_once, calls_of, end_of, ends_of
 from .server import ConnectTo
 
 _SHORT: Final = 1.0
+"""What calls are given while something strange answers, in seconds."""
+_LATE: Final = 1.5
+"""So many seconds later a call on a busy machine may end."""
+_PIECE: Final = 1 << 16
+_DEEP: Final = 100_000
+_HOSTILE: Final[dict[str, Callable[[], bytes]]] = {
+    "digits": lambda: b"9" * 4301,  # one more than Python reads as a number
+    "too deep": lambda: b"[" * _DEEP + b"]" * _DEEP,
+    "no text": lambda: b'{"\xff\xfe\xc3": "\xed\xa0\x80"}',
+    "too large": lambda: b'"' + b"x" * (80 << 20) + b'"',
+}
 _CONNECTIONS: Final = 4
 """How many connections calls may leave open, however many of them there were at once."""
 _WATCHES: Final = 9
@@ -49,6 +61,12 @@ class NetworkConformance(Conformance):
     shakes_hands: ClassVar[bool] = False
     """Whether a connection begins with questions and answers of its own, as PostgreSQL's: where these are strange, no
     request is sent, and a put raises `RendezvousConnectionError`, since it has written nothing."""
+
+    @staticmethod
+    def answer_of(body: bytes) -> bytes:
+        """An answer of the service with some bytes in the place of what it says, so that they are read; they alone if a
+        class does not say how an answer begins."""
+        return body
 
     @pytest.fixture
     def reach(self, connect: ConnectTo, run_id: str) -> Iterator[Reach]:
@@ -82,21 +100,50 @@ class NetworkConformance(Conformance):
     def test_strange_answer_is_an_outage(self, reach: Reach, proxy: FaultProxy) -> None:
         """Whatever answers: reads fail, a put is unknown, and all goes on when the service answers again."""
         for answer in self.strange_answers:
-            backend = reach(proxy.endpoint)
-            backend.put(KEY, b"x", expect=ANY, timeout=CALL)
-            since = backend.read_all(ROOT, timeout=CALL)
-            calls = calls_of(backend, since, _SHORT)
-            backend.delete(KEY, timeout=CALL)
-            proxy.disconnect()
-            proxy.answer = answer
-            end, _ = end_of(calls.pop("put"))
-            for call in calls.values():
-                refusal(call, RendezvousConnectionError)
-            told_nothing = self.shakes_hands and isinstance(end, RendezvousConnectionError)
-            assert told_nothing or end == PutResult(PutOutcome.UNKNOWN), f"a put answered by {answer[:80]!r}: {end!r}"
-            proxy.answer = None
-            assert backend.read(KEY, timeout=CALL) is None
-            assert backend.wait(ROOT, since, timeout=CALL).entries == {}
+            self._assert_is_an_outage(reach(proxy.endpoint), proxy, answer)
+
+    @pytest.mark.parametrize("what", _HOSTILE)
+    def test_answer_beyond_all_bounds_is_an_outage(self, reach: Reach, proxy: FaultProxy, what: str) -> None:
+        """The same of what is too large or too deep, of a number of thousands of digits, and of what is no text."""
+        self._assert_is_an_outage(reach(proxy.endpoint), proxy, self.answer_of(_HOSTILE[what]()))
+
+    @pytest.mark.parametrize("byte", [b"9", b"[", b" ", b"\n", b"\0", b"\xff"], ids=ascii)
+    def test_answer_without_end_ends_in_time(self, reach: Reach, proxy: FaultProxy, byte: bytes) -> None:
+        """However much comes, and whatever it is: no call takes more than its time, and the client works afterwards."""
+        backend = reach(proxy.endpoint)
+        since = backend.read_all(ROOT, timeout=CALL)
+        calls = calls_of(backend, since, _SHORT)
+        proxy.disconnect()
+        proxy.flood = byte * _PIECE
+        ends = ends_of({name: in_thread(partial(end_of, call), name) for name, call in calls.items()})
+        for name, (end, seconds) in ends.items():
+            assert seconds < _SHORT + _LATE, f"{name} with a timeout of {_SHORT:g} s took {seconds:.1f} s: {end!r}"
+            told_nothing = end == PutResult(PutOutcome.UNKNOWN) or (name == "wait" and end == since)
+            assert told_nothing or isinstance(end, RendezvousConnectionError), f"{name} of an endless answer: {end!r}"
+        proxy.flood = b""
+        proxy.disconnect()
+        with_retries(lambda: backend.delete(ROOT, timeout=CALL))
+        assert backend.read(KEY, timeout=CALL) is None
+
+    def _assert_is_an_outage(self, backend: KeyValueBackend, proxy: FaultProxy, answer: bytes) -> None:
+        backend.put(KEY, b"x", expect=ANY, timeout=CALL)
+        since = backend.read_all(ROOT, timeout=CALL)
+        calls = calls_of(backend, since, _SHORT)
+        backend.delete(KEY, timeout=CALL)
+        proxy.disconnect()
+        proxy.answer = answer
+        end, seconds = end_of(calls.pop("put"))
+        for name, call in calls.items():
+            began = time.monotonic()
+            refusal(call, RendezvousConnectionError)
+            took = time.monotonic() - began
+            assert took < _SHORT + _LATE, f"{name} answered by {answer[:80]!r} took {took:.1f} s"
+        told_nothing = self.shakes_hands and isinstance(end, RendezvousConnectionError)
+        assert told_nothing or end == PutResult(PutOutcome.UNKNOWN), f"a put answered by {answer[:80]!r}: {end!r}"
+        assert seconds < _SHORT + _LATE, f"a put answered by {answer[:80]!r} took {seconds:.1f} s"
+        proxy.answer = None
+        assert backend.read(KEY, timeout=CALL) is None
+        assert backend.wait(ROOT, since, timeout=CALL).entries == {}
 
     def test_something_else_at_the_endpoint_is_named(self, reach: Reach, proxy: FaultProxy) -> None:
         """At once, as a refusal: it will not become the service."""
@@ -149,9 +196,11 @@ class NetworkConformance(Conformance):
         """Services take so many from one address, and no more."""
         backend = reach(proxy.behind)
         before = open_files()
-        with ThreadPoolExecutor(32) as pool:
-            for number in range(320):
-                pool.submit(backend.put, f"{ROOT}/{number}", b"x" * 9999, expect=ANY, timeout=CALL)
+
+        def put(number: int) -> None:
+            backend.put(f"{ROOT}/{number}", b"x" * 9999, expect=ANY, timeout=CALL)
+
+        at_once("put", put, range(320), threads=32)
         left = open_files() - before
         assert left <= _CONNECTIONS, f"320 calls on 32 threads have left {left} connections open"
         backend.delete(ROOT, timeout=CALL)

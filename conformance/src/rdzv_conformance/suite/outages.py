@@ -3,15 +3,17 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import pytest
 from rdzv.store import KeyValueStore
 from rdzv_core import ABSENT, ANY, MAX_PAYLOAD, Capability, Entry, KeyValueBackend, PutOutcome, PutResult, Snapshot
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
+from rdzv_core.threads import in_thread
 
 from ..deadlines import eventually
 from ..linearizability import Answer, assert_linearizable
@@ -19,7 +21,7 @@ from ..meanwhile import holds, value_of, wait_briefly, wait_for, with_retries
 from ..processes import Link, Processes
 from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, entry_of, lacks, refusal, requires
-from .calls import calls_of, end_of, ends_of
+from .calls import calls_of, end_of, ends_of, result_of
 from .histories import KeyValue, operations, record
 from .nodes import FORM, Nodes, assert_calm, gather
 from .server import ServerConformance, ServerHarness
@@ -155,9 +157,8 @@ class OutagesConformance(RepliesConformance):
         client = harness.client()
         since = client.read_all(ROOT, timeout=CALL)
         calls = calls_of(client, since, _TIMEOUT)
-        with ThreadPoolExecutor(len(calls)) as pool, harness.away(how):
-            ended = {name: pool.submit(end_of, call) for name, call in calls.items()}
-            ends = ends_of(ended)
+        with harness.away(how):
+            ends = ends_of({name: in_thread(partial(end_of, call), name) for name, call in calls.items()})
         for name, (end, seconds) in ends.items():
             assert seconds < _TIMEOUT + _LATE, f"{name} with a timeout of {_TIMEOUT} s took {seconds:.1f} s"
             told_nothing = end == PutResult(PutOutcome.UNKNOWN) or (isinstance(end, Snapshot) and name == "wait")
@@ -180,9 +181,7 @@ class OutagesConformance(RepliesConformance):
             "put if absent that loses": lambda: client.put(KEY, b"x", expect=ABSENT, timeout=_SLOW),
         }
         proxy.slow(_ANSWER)
-        with ThreadPoolExecutor(len(calls)) as pool:
-            ended = {name: pool.submit(end_of, call) for name, call in calls.items()}
-            ends = ends_of(ended)
+        ends = ends_of({name: in_thread(partial(end_of, call), name) for name, call in calls.items()})
         for name, (end, seconds) in ends.items():
             late = (
                 f"{name} with a timeout of {_SLOW} s took {seconds:.1f} s while each answer took {_ANSWER} s: {end!r}"
@@ -203,14 +202,13 @@ class OutagesConformance(RepliesConformance):
         def there_is_what_was_written(now: Snapshot) -> bool:
             return value_of(now.entries.get(KEY)) == b"after" and now.entries.keys() == {KEY} | kept
 
-        with ThreadPoolExecutor(1) as pool:
-            followed = pool.submit(_follow, waiter, since, there_is_what_was_written)
-            time.sleep(0.2)  # either it waits by now, or it is about to
-            with harness.away(how):
-                time.sleep(0.3)  # it probably notices by now; if not, it must be right as well
-            with_retries(lambda: writer.delete("suite/gone", timeout=CALL))
-            _put(writer, KEY, b"after", ANY)
-            followed.result(3 * CALL)
+        followed = in_thread(partial(_follow, waiter, since, there_is_what_was_written), "wait")
+        time.sleep(0.2)  # either it waits by now, or it is about to
+        with harness.away(how):
+            time.sleep(0.3)  # it probably notices by now; if not, it must be right as well
+        with_retries(lambda: writer.delete("suite/gone", timeout=CALL))
+        _put(writer, KEY, b"after", ANY)
+        result_of(followed, "wait", 3 * CALL)
         _follow(rested, since, there_is_what_was_written)
 
     def test_wait_goes_on_when_its_line_breaks(self, harness: ServerHarness) -> None:
@@ -220,11 +218,10 @@ class OutagesConformance(RepliesConformance):
         since = waiter.read_all(ROOT, timeout=CALL)
         for number in range(_BREAKS):
             value = b"%d" % number
-            with ThreadPoolExecutor(1) as pool:
-                followed = pool.submit(_follow, waiter, since, holds(KEY, value))
-                proxy.heal()
-                writer.put(KEY, value, expect=ANY, timeout=CALL)
-                since = followed.result(3 * CALL)
+            followed = in_thread(partial(_follow, waiter, since, holds(KEY, value)), "wait")
+            proxy.heal()
+            writer.put(KEY, value, expect=ANY, timeout=CALL)
+            since = result_of(followed, "wait", 3 * CALL)
 
     @requires(Capability.DURABLE)
     def test_service_that_lost_its_data_is_believed(self, harness: ServerHarness) -> None:
@@ -248,13 +245,17 @@ class OutagesConformance(RepliesConformance):
         assert not alive, "a lease outlived the data of its service"
 
     @requires(Capability.LEASE)
-    def test_lease_is_true_to_its_word_after_a_restart(self, harness: ServerHarness) -> None:
-        """A lease whose `keep_alive` is answered by yes still has its keys; one that has ended has none."""
+    @pytest.mark.parametrize("longer", [False, True], ids=["short outage", "longer than the lease"])
+    def test_lease_is_true_to_its_word_after_a_restart(self, harness: ServerHarness, longer: bool) -> None:
+        """A lease whose `keep_alive` is answered by yes still has its keys; one that has ended has none.
+
+        Which of the two it is after an outage is the service's affair.
+        """
         client = harness.client()
-        lease = client.open_lease(30, timeout=CALL)
+        lease = client.open_lease(_ASKED if longer else 30, timeout=CALL)
         client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
         with harness.away("killed"):
-            pass
+            time.sleep(1.2 * lease.ttl if longer else 0)
         if with_retries(lambda: lease.keep_alive(CALL)):
             assert client.read(KEY, timeout=CALL) is not None, "a lease lives on without its keys"
             lease.revoke(CALL)
@@ -374,15 +375,16 @@ def _lost_reply(*proxies: FaultProxy, applied: Callable[[], bool], breaks: bool)
     with ExitStack() as healing:
         for proxy in proxies:
             healing.callback(proxy.heal)
-        with ThreadPoolExecutor(1) as pool:
-            lost = pool.submit(lose)
-            try:
-                yield
-            except RendezvousConnectionError:
-                # Some need an answer before they can write: nothing was written, and nothing is lost.
-                refused.set()
-                raise
-            lost.result()
+        lost = in_thread(lose, "loses a reply")
+        try:
+            yield
+        except RendezvousConnectionError:
+            # Some need an answer before they can write: nothing was written, and nothing is lost.
+            refused.set()
+            raise
+        finally:
+            wait([lost])
+        lost.result()
 
 
 def _lose_reply_to_next_put(client: KeyValueBackend, proxy: FaultProxy, other: KeyValueBackend) -> None:

@@ -3,8 +3,8 @@
 import itertools
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -12,10 +12,12 @@ import pytest
 from rdzv.store import KeyValueStore
 from rdzv_core.backend import KeyValueBackend, PutOutcome, PutResult
 from rdzv_core.errors import RendezvousTimeoutError
+from rdzv_core.threads import in_thread
 
 from ..meanwhile import with_retries
 from ..processes import Link, Processes
 from .base import CALL, Clients, Conformance, refusal
+from .calls import result_of
 
 _SHORT: Final = timedelta(seconds=0.2)
 _LONG: Final = timedelta(seconds=CALL)
@@ -59,12 +61,11 @@ class StoreConformance(Conformance):
     def test_store_get_waits_for_the_key(self, stores: Stores) -> None:
         """`get` blocks until a client sets the key."""
         one, other = stores(), stores()
-        with ThreadPoolExecutor(1) as pool:
-            got = pool.submit(one.get, "key")
-            time.sleep(0.05)  # it probably waits by now; if not, it must be right as well
-            assert not got.done()
-            other.set("key", b"x")
-            assert got.result(CALL) == b"x"
+        got = in_thread(partial(one.get, "key"), "get")
+        time.sleep(0.05)  # it probably waits by now; if not, it must be right as well
+        assert not got.done()
+        other.set("key", b"x")
+        assert result_of(got, "get of the store") == b"x"
 
     def test_store_get_gives_up_in_time(self, store: KeyValueStore) -> None:
         """After the store's timeout, `get` and `multi_get` raise `RendezvousTimeoutError`, which names the key."""
@@ -83,11 +84,10 @@ class StoreConformance(Conformance):
         one.set("a", b"")
         one.wait(["a"], _SHORT)
         _assert_times_out(lambda: one.wait(["a", "b"], _SHORT), "b")
-        with ThreadPoolExecutor(1) as pool:
-            waited = pool.submit(one.wait, ["a", "b", "c"])
-            other.set("c", b"")
-            other.set("b", b"")
-            waited.result(CALL)
+        waited = in_thread(partial(one.wait, ["a", "b", "c"]), "wait")
+        other.set("c", b"")
+        other.set("b", b"")
+        result_of(waited, "wait of the store")
 
     def test_store_check_tells_whether_all_are_there(self, store: KeyValueStore) -> None:
         """`check` does not wait."""
@@ -189,10 +189,9 @@ class StoreConformance(Conformance):
     def test_store_queue_pop_waits(self, stores: Stores) -> None:
         """`queue_pop` blocks until something is pushed, or until the store's timeout; if asked to, not at all."""
         one, other = stores(), stores()
-        with ThreadPoolExecutor(1) as pool:
-            popped = pool.submit(one.queue_pop, "queue")
-            other.queue_push("queue", b"x")
-            assert popped.result(CALL) == b"x"
+        popped = in_thread(partial(one.queue_pop, "queue"), "queue_pop")
+        other.queue_push("queue", b"x")
+        assert result_of(popped, "queue_pop of the store") == b"x"
         _assert_times_out(lambda: one.queue_pop("queue", block=False), "queue")
         one.set_timeout(_SHORT)
         _assert_times_out(lambda: one.queue_pop("queue"), "queue")

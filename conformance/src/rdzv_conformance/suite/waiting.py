@@ -5,16 +5,19 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import pytest
 from rdzv_core.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.threads import in_thread
 
 from ..meanwhile import holds, wait_for
 from .base import CALL, KEY, ROOT, Clients, Conformance, entry_of, lacks, refusal, requires
+from .calls import result_of
 
 _SPURIOUS: Final = 5
 """How often a wait of one second may end for nothing."""
@@ -87,14 +90,16 @@ class WaitingConformance(Conformance):
 
         with ThreadPoolExecutor(3 * _AT_ONCE) as pool:
             for turn in range(_TURNS):
-                running: list[Future[Any]] = []
+                waits, puts = [], []
                 for number, (writer, waiter) in enumerate(zip(writers, waiters, strict=True)):
                     folder = f"{ROOT}/{turn}/{number}"
                     key = f"{folder}/key"
-                    running += [pool.submit(learn, waiter, prefix, key) for prefix in (key, folder)]
-                    running.append(pool.submit(writer.put, key, b"x", expect=ABSENT, timeout=CALL))
-                for one in running:
-                    one.result(2 * CALL)
+                    waits += [pool.submit(learn, waiter, prefix, key) for prefix in (key, folder)]
+                    puts.append(pool.submit(writer.put, key, b"x", expect=ABSENT, timeout=CALL))
+                for put in puts:
+                    result_of(put, "put")
+                for wait in waits:
+                    result_of(wait, "wait")
 
     def test_change_and_return_are_not_confused(self, clients: Clients) -> None:
         """A key that was deleted and created again with the same value has changed: its token and order are new."""
@@ -150,7 +155,11 @@ class WaitingConformance(Conformance):
             numbers.append(int(entry_of(now, KEY).value))
             return numbers[-1] == last
 
-        with _meanwhile(lambda: [writer.put(KEY, b"%d" % n, expect=ANY, timeout=CALL) for n in range(1, last + 1)]):
+        def put_many() -> None:
+            for number in range(1, last + 1):
+                writer.put(KEY, b"%d" % number, expect=ANY, timeout=CALL)
+
+        with _meanwhile(put_many):
             # Two hundred round trips, to a service that may be far away.
             wait_for(waiter, ROOT, seen, last_has_come, "the last of many writes", 6 * CALL)
         assert numbers == sorted(numbers), "a wait answered with an older state"
@@ -186,27 +195,26 @@ class WaitingConformance(Conformance):
         client = clients()
         since = client.read_all(ROOT, timeout=CALL)
         began = time.monotonic()
-        with ThreadPoolExecutor(10) as pool:
-            waits = [pool.submit(wait_for, client, ROOT, since, holds(KEY, b"x"), "the change") for _ in range(10)]
-            for number in range(20):
-                client.put("suite/other", b"%d" % number, expect=ANY, timeout=CALL)
-                client.read("suite/other", timeout=CALL)
-            client.put(KEY, b"x", expect=ANY, timeout=CALL)
-            for wait in waits:
-                wait.result()
+        wait = partial(wait_for, client, ROOT, since, holds(KEY, b"x"), "the change")
+        waits = [in_thread(wait, "wait") for _ in range(10)]
+        for number in range(20):
+            client.put("suite/other", b"%d" % number, expect=ANY, timeout=CALL)
+            client.read("suite/other", timeout=CALL)
+        client.put(KEY, b"x", expect=ANY, timeout=CALL)
+        for one in waits:
+            result_of(one, "wait")
         assert time.monotonic() - began < CALL, "calls queue up behind the waits of other threads"
 
     def test_close_ends_a_wait(self, clients: Clients) -> None:
         """Closing the client ends its waits within a second, with `RendezvousConnectionError`."""
         client = clients()
         since = client.read_all(ROOT, timeout=CALL)
-        with ThreadPoolExecutor(1) as pool:
-            wait = pool.submit(client.wait, ROOT, since, timeout=60.0)
-            # Either it waits by now, or it is about to: both must end.
-            time.sleep(0.2)
-            began = time.monotonic()
-            client.close()
-            refusal(lambda: wait.result(CALL), RendezvousConnectionError)
+        wait = in_thread(lambda: client.wait(ROOT, since, timeout=60.0), "wait")
+        # Either it waits by now, or it is about to: both must end.
+        time.sleep(0.2)
+        began = time.monotonic()
+        client.close()
+        refusal(lambda: result_of(wait, "wait", CALL), RendezvousConnectionError)
         assert time.monotonic() - began < 1 + 0.5, "closing the client did not end its wait within a second"
 
     @lacks(Capability.WATCH)
@@ -274,7 +282,6 @@ def _meanwhile(action: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterato
         action(*args, **kwargs)
         return began
 
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(later)
-        yield future.result
-        future.result()
+    future = in_thread(later, "meanwhile")
+    yield lambda: result_of(future, action.__name__)
+    result_of(future, action.__name__)

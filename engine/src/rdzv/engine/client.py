@@ -121,6 +121,9 @@ def same_version(one: VersionedValue | None, other: VersionedValue | None) -> bo
     return (one and one.token) == (other and other.token)
 
 
+MOST_IGNORED: Final = 10
+"""Keys that cannot be read, and are named in the log."""
+
 _UNREAD: Final = Envelope(b"", "", "")
 """Stands for an envelope that is written over, whatever it is."""
 
@@ -181,10 +184,14 @@ class DecodedSnapshot:
         return found
 
     def ignore(self, key: str, error: RendezvousStateError) -> None:
-        """Log that what `key` holds cannot be read: once, and not for each later snapshot that holds the same."""
+        """Log that what `key` holds cannot be read: once, and not for each later snapshot that holds the same; of many
+        keys the first."""
         if key not in self._ignored:
             self._ignored[key] = self.encoded.entries[key]
-            logger.warning("ignoring '%s': %s", printable(key), error)
+            if len(self._ignored) <= MOST_IGNORED:
+                logger.warning("ignoring '%s': %s", printable(key), error)
+            elif len(self._ignored) == MOST_IGNORED + 1:
+                logger.warning("ignoring further keys that cannot be read")
 
 
 def unwrap(entry: Entry | None) -> VersionedValue | None:
@@ -367,10 +374,10 @@ class RetryingClient:
                 self._on_error(error, now - began)
                 paused = pauses.within(deadline - now, error)
                 if paused is None or self._closing.wait(paused):
-                    kind = (
-                        RendezvousDeniedError if isinstance(error, RendezvousDeniedError) else RendezvousConnectionError
-                    )
-                    raise kind(
+                    if isinstance(error, RendezvousDeniedError):
+                        # For how long it has been refused, the node knows.
+                        raise
+                    raise RendezvousConnectionError(
                         f"Every call to the service of backend '{self.backend.name}' has failed "
                         f"for {now - started:.1f} s: {error}"
                     ) from error

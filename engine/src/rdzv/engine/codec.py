@@ -64,7 +64,7 @@ def decode(kind: type[_R], payload: bytes) -> _R:
         record: _R = _reader(hint)(value)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RendezvousStateError(
-            f"The service holds a {_spelled(kind)} that this version cannot read ({error!r}): {payload[:80]!r}"
+            f"The service holds a {_spelled(kind)} that this version cannot read ({shown(error)}): {payload[:80]!r}"
         ) from error
     return record
 

@@ -107,6 +107,10 @@ class Connection:
         """Seconds since the service last answered; infinite if it never did."""
         return self._clock() - self._last_contact
 
+    def silence(self) -> float:
+        """Seconds since calls are not answered with success; 0: the last one was."""
+        return 0.0 if self._silent_since is None else self._clock() - self._silent_since
+
     def reset_grace_period(self) -> None:
         """Begin the grace period: the other nodes get a time to live to come back."""
         self._grace_since = None

@@ -1,5 +1,6 @@
 """What has gone wrong in the loops of a node: each loop owns its errors, and it alone clears them."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -154,6 +155,11 @@ class Failures:
         errors = (failure.error for failure in tuple(self._by_loop.values()))
         return next((error for error in errors if isinstance(error, RendezvousDeniedError)), None)
 
+    @property
+    def refused_since(self) -> float:
+        """The moment of the first refusal since which the service has refused a loop; infinite: it refuses none."""
+        return min((one.since for one in tuple(self._by_loop.values()) if one.is_refusal), default=math.inf)
+
     def raise_lasting(self) -> None:
         """Give the caller the error that keeps a loop from going on, if there is one.
 
@@ -166,11 +172,9 @@ class Failures:
 
 def _refused(error: RendezvousDeniedError, seconds: float, most: float) -> RendezvousDeniedError:
     """The error that a caller gets for a refusal that lasts."""
-    # What a call adds to the service's words, how long it has tried, is not how long the node has.
-    why = error.__cause__ if isinstance(error.__cause__, RendezvousDeniedError) else error
     ours = RendezvousDeniedError(
-        f"The service has refused this node for {seconds:.0f} s, and is asked again for {most:g} s at most (see "
-        f"refused_timeout): {why}"
+        f"The service has refused this node for {seconds:.0f} s, and is asked for {most:g} s (refused_timeout, but "
+        f"{REFUSED_AT_FIRST:g} s at most before a node was in): {error}"
     )
     ours.__cause__ = error
     return ours

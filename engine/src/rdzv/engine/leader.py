@@ -21,7 +21,7 @@ from .failures import LEAD
 from .growth import Growth
 from .node import Node
 from .quarantine_ledger import QuarantineLedger
-from .records import LeaderRecord, NodeRecord, Pages, ReadNodes, State, read_nodes, read_record
+from .records import NAMED, LeaderRecord, NodeRecord, Pages, ReadNodes, State, read_nodes, read_record
 from .register import apply_and_emit
 from .status_writer import StatusWriter
 from .supervisor import supervised
@@ -192,7 +192,9 @@ def _log_choice(node: Node, decision: rules.Publish) -> None:
     number, run = decision.state.round, node.settings.run
     for node_id, why in decision.objections.items():
         logger.warning("round %d of '%s' has node '%s' although %s: the others are too few", number, run, node_id, why)
-    for member in decision.evicted:
+    if (count := len(decision.evicted)) > NAMED:
+        logger.warning("round %d of '%s' is formed without %d nodes, of which %d are named", number, run, count, NAMED)
+    for member in decision.evicted[:NAMED]:
         logger.warning(
             "round %d of '%s' is formed without node '%s', rank %d of the round before: %s",
             number,

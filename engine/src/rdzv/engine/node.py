@@ -17,7 +17,7 @@ from ..settings import RendezvousSettings
 from . import events, failures, rules
 from .aside import node_logger
 from .candidacy import Candidacy
-from .client import DecodedSnapshot, Pauses, VersionedValue, longest_pause
+from .client import MOST_IGNORED, DecodedSnapshot, Pauses, VersionedValue, longest_pause
 from .connection import Connection
 from .countdown import Countdown
 from .failures import LEAD, Failures
@@ -137,8 +137,7 @@ class Node:
         """Apply the notices of the run; returns what is new to this node."""
         before, self.run.notices = self.run.notices, notices
         self.countdown.observe(notices, self.clock())
-        for key in notices.unreadable.keys() - before.unreadable.keys():
-            logger.warning("ignoring '%s' of '%s': %s", printable(key), self.settings.run, notices.unreadable[key])
+        _log_unreadable(self.settings.run, before, notices)
         if self.run.snapshot is None:
             # What a node finds when it comes happened before.
             return []
@@ -282,3 +281,12 @@ class Node:
     def stop(self) -> None:
         """End every coroutine of this node."""
         self.registration.on(Trigger.STOPPED)
+
+
+def _log_unreadable(run: str, before: Notices, notices: Notices) -> None:
+    new = [key for key in notices.unreadable if key not in before.unreadable]
+    for count, key in enumerate(new, len(before.unreadable)):
+        if count < MOST_IGNORED:
+            logger.warning("ignoring '%s' of '%s': %s", printable(key), run, notices.unreadable[key])
+        elif count == MOST_IGNORED:
+            logger.warning("ignoring further keys of '%s' that cannot be read", run)

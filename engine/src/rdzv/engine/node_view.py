@@ -1,5 +1,6 @@
 """What a node knows of itself and of its run: what a launcher asks between two calls of the handler."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -60,6 +61,15 @@ class NodeView:
         """Seconds for which this node goes on while the service refuses it, counted from the first refusal; None: it is
         not refused now."""
         return self._node.failures.patience() if isinstance(self.connection_error, RendezvousDeniedError) else None
+
+    @property
+    def refused(self) -> float | None:
+        """Seconds for which the service has refused this node; None: it does not."""
+        if not isinstance(self.connection_error, RendezvousDeniedError):
+            return None
+        # A call is tried again for a while before its loop knows of a refusal.
+        since = self._node.failures.refused_since
+        return self._node.connection.silence() if since == math.inf else self._node.clock() - since
 
     @property
     def since_last_contact(self) -> float:

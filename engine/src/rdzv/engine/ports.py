@@ -57,11 +57,11 @@ class Ports:
                 failure = error
         if not self._wanted:
             limits = "ulimit -n, ip_local_port_range"
-            raise RendezvousConnectionError(f"This machine has no port for a world: {failure} ({limits}).")
+            raise RendezvousConnectionError(f"This machine has no port for a world: {failure} ({limits}).") from failure
         raise RendezvousConnectionError(
             f"No port from {self._wanted[0]} to {self._wanted[-1]} (master_port) can be taken on this machine: "
             f"{failure}. End what has them, or give a range with a port for each node on this machine."
-        )
+        ) from failure
 
     def _take_one(self, family: socket.AddressFamily, port: int) -> socket.socket:
         with ExitStack() as undo:

@@ -1,5 +1,6 @@
 """How a leader keeps the quarantines of its run: which are due, which are over, and what it has written of them."""
 
+import logging
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -104,7 +105,9 @@ class QuarantineLedger:
             if applied:
                 self._written[name] = there, record
                 what = "is not quarantined any more" if record.over else f"is quarantined: {record.reason}"
-                logger.warning("node '%s' of '%s' %s", name, self._node.settings.run, what)
+                # That it begins is an event on every node.
+                level = logging.WARNING if record.over else logging.INFO
+                logger.log(level, "node '%s' of '%s' %s", name, self._node.settings.run, what)
 
     def _note_shared_names(self, records: Collection[NodeRecord]) -> list[str]:
         """Note which names several nodes have; returns those that are so for longer than a dead node has a record."""

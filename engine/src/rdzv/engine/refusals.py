@@ -155,7 +155,8 @@ def timed_out(
         # The news name no node that is here.
         what = f"by the last news {_counted(node, here)}, and the run is {status.phase}."
     else:
-        here, what = len(live or ()), _missing_nodes(node, live or (), running, waited, alone=alone)
+        here = len(live or ())
+        what = _missing_nodes(node, live or (), running, waited, alone=alone, failed=bool(reason))
     quarantined = f" This node is {quarantine}." if (quarantine := node.countdown.quarantined(node.clock())) else ""
     error = errors.RendezvousTimeoutError(f"{_did_not_complete(node, waited)}{what}{quarantined}{because}")
     short = here < least and (live is not None or status is not None)
@@ -165,13 +166,14 @@ def timed_out(
 
 def _counted(node: Node, here: int, names: str = "") -> str:
     needed = node.settings.min_nodes
-    missing = max(0, needed - here)
+    missing = needed - here
+    lacks = f", {missing} {_are(missing)} missing" if missing > 0 else ""
     takes = f"; {node.settings.limits.takes()}" if node.settings.limits.rule is not None else ""
-    return f"{here} of at least {_nodes(needed)} {_are(here)} here{names}, {missing} {_are(missing)} missing{takes}"
+    return f"{here} of at least {_nodes(needed)} {_are(here)} here{names}{lacks}{takes}"
 
 
 def _missing_nodes(
-    node: Node, live: Collection[NodeRecord], running: State | None, waited: float, *, alone: bool
+    node: Node, live: Collection[NodeRecord], running: State | None, waited: float, *, alone: bool, failed: bool
 ) -> str:
     inside = rules.active_members(running, live) if running is not None else []
     names = _listed(sorted(record.id for record in live), ", ") or "none"
@@ -188,7 +190,7 @@ def _missing_nodes(
             "Where a new node takes longer to come, give a longer alone_timeout (as long as join_timeout: no wait ends "
             "early)."
         )
-    elif not inside and (size := len(node.settings.limits.choose(list(live), ()))):
+    elif not inside and not failed and (size := len(node.settings.limits.choose(list(live), ()))):
         message += _why_no_world(node, len(live), size, waited)
     return message
 
@@ -229,7 +231,9 @@ def _why_no_world(node: Node, here: int, size: int, waited: float) -> str:
         )
     seconds = node.settings.timeout.last_call.total_seconds()
     status = node.run.status
-    if waited > seconds + status_interval(here) and (status is None or status.phase is not Phase.LAST_CALL):
+    is_full = size >= node.settings.limits.largest(node.settings.max_nodes)
+    is_late = waited > seconds + status_interval(here) and (status is None or status.phase is not Phase.LAST_CALL)
+    if is_full or is_late:
         return " No leader has published a world of them: the log of the node that leads says more."
     return (
         f" Up to {node.settings.max_nodes} are waited for during the last call of {seconds:g} s: "

@@ -252,7 +252,7 @@ def _decode(data: bytes) -> tuple[_Keys, Envelope]:
             raise other_version("The register", schema, _SCHEMA)
         keys = {str(key): _entry(there) for key, there in value["keys"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise RendezvousStateError(f"The register holds what rdzv did not write ({error!r}): {data[:80]!r}") from error
+        raise RendezvousStateError(f"The register holds what rdzv did not write: {data[:80]!r}") from error
     return keys, envelope
 
 

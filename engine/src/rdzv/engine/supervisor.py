@@ -44,12 +44,13 @@ def supervised(
             elif not node.stopped:
                 failures += 1
                 # To a node that has read the run before, such bytes are corrupt like any others, and may heal.
-                refused = isinstance(error, OtherVersionError) and node.run.snapshot is None
+                is_new = node.run.snapshot is None
+                refused = isinstance(error, OtherVersionError) and is_new
                 first = node.failures.add(loop, error, lasts=refused) == 1
-                # What lasts at once is for the caller to say.
-                level = logging.WARNING if first and node.failures.lasting is None else logging.DEBUG
+                # A caller that waits for the first look says what lasts.
+                level = logging.WARNING if first and not is_new else logging.DEBUG
                 trace = None if isinstance(error, RendezvousError) else error
-                message = "the loop '%s' of node '%s' has failed, and starts again: %r"
+                message = "the loop '%s' of node '%s' has failed, and starts again: %s"
                 logger.log(level, message, loop, node.id, error, exc_info=trace)
             yield Sleep(node.clock() + pauses.after(error))
         else:

@@ -81,5 +81,5 @@ def _judged_by_steps(
     because = f"'{behind[0]}' {how_far}"
     if behind == [failure.node]:
         return replace(failure, verdict=Verdict.BEHIND, because=because)
-    reason = f"it was behind when '{failure.node}' hung: it {how_far}"
+    reason = f"when '{failure.node}' hung, it {how_far}"
     return replace(failure, node=behind[0], reason=reason, verdict=Verdict.BEHIND, because=because)

@@ -29,7 +29,8 @@ from rdzv_core import (
 from .errors import translated
 from .lock import locked
 
-_LONGEST: Final = 255
+_PIECE: Final = 200
+"""How many characters of a key make the name of a file: file systems take 255 bytes."""
 
 
 class DirectoryBackend(KeyValueBackend):
@@ -89,9 +90,10 @@ class DirectoryBackend(KeyValueBackend):
                 return PutResult(PutOutcome.CONFLICT, there)
             version = self._count()
             entry = Entry(value, str(version), version if there is None else there.order)
-            written = self._write(b"%d %d\n%s" % (version, entry.order, value))
+            written, file = self._write(b"%d %d\n%s" % (version, entry.order, value)), self._file(key)
+            file.parent.mkdir(parents=True, exist_ok=True)
             try:
-                written.replace(self._file(key))
+                written.replace(file)
             except OSError:
                 return PutResult(PutOutcome.UNKNOWN)
             return PutResult(PutOutcome.APPLIED, entry)
@@ -125,17 +127,14 @@ class DirectoryBackend(KeyValueBackend):
                 yield
 
     def _file(self, key: str) -> Path:
-        # Flat, because a key may stand beside keys under it. No key has a comma.
+        # Flat, because a key may stand beside keys under it. No key has a comma or a plus: what is too long for the
+        # name of a file goes on in a folder.
         name = key.replace("/", ",")
-        if len(name) > _LONGEST:
-            raise RendezvousParameterError(f"The key '{key}' has {len(key)} characters; a file's name has {_LONGEST}.")
-        return self._keys / name
+        return self._keys / "+/".join(name[start : start + _PIECE] for start in range(0, len(name), _PIECE))
 
     def _names(self, prefix: str) -> list[str]:
-        try:
-            keys = [name.replace(",", "/") for name in os.listdir(self._keys)]
-        except FileNotFoundError:
-            return []
+        files = (Path(folder, name) for folder, _, names in os.walk(self._keys, onerror=_refuse) for name in names)
+        keys = [str(file.relative_to(self._keys)).replace("+/", "").replace(",", "/") for file in files]
         return [key for key in keys if key == prefix or key.startswith(f"{prefix}/")]
 
     def _collect(self, prefix: str) -> dict[str, Entry]:
@@ -167,3 +166,9 @@ class DirectoryBackend(KeyValueBackend):
         number = int(file.read_bytes()) + 1 if file.exists() else 1
         self._write(b"%d" % number).replace(file)
         return number
+
+
+def _refuse(error: OSError) -> None:
+    """What cannot be listed is no empty folder; one that is not there yet is."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

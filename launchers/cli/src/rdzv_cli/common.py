@@ -1,8 +1,10 @@
 """The options that every subcommand about a run has."""
 
 import argparse
+import contextlib
 import getpass
 import logging
+import math
 import os
 import re
 import signal
@@ -34,6 +36,9 @@ _DEFAULT: Final = "sqlite"
 
 AUTO: Final = "auto"
 """The value of an option that a platform decides."""
+
+_UNHANDLED: Final = (signal.SIGKILL, signal.SIGSTOP)
+"""The signals that no program can handle."""
 
 _MOST_EXIT_CODE: Final = 255
 """The highest exit code that a shell sees."""
@@ -288,14 +293,22 @@ def drain_seconds(text: str) -> float | str:
 def signal_number(text: str) -> int:
     """The number of a signal that a program can handle, for argparse; it is given by its name."""
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
-    known = {one.name: one for one in signal.Signals if one not in (signal.SIGKILL, signal.SIGSTOP)}
-    if name not in known:
-        near = near_name(name, known)
-        raise argparse.ArgumentTypeError(
-            f"'{printable(text)}' is no signal that a program can handle, such as SIGUSR1"
-            f"{f'; did you mean {near}?' if near else ''}"
-        )
-    return known[name]
+    known = {signal_name(number): number for number in signal.valid_signals() - {*_UNHANDLED}}
+    if name in known:
+        return known[name]
+    error = f"'{printable(text)}' is no signal that a program can handle"
+    if name in map(signal_name, _UNHANDLED):
+        raise argparse.ArgumentTypeError(f"{error}: the system ends or stops it then; give another, such as SIGUSR1")
+    near = next((one for one, number in known.items() if text == str(number)), None) or near_name(name, known)
+    raise argparse.ArgumentTypeError(f"{error}, such as SIGUSR1{f'; did you mean {near}?' if near else ''}")
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal; that of a real-time one says which it is, as in ``SIGRTMIN+6``."""
+    first = getattr(signal, "SIGRTMIN", math.inf)
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"SIGRTMIN+{number - first}" if number > first else str(number)
 
 
 def count(text: str) -> int:

@@ -14,8 +14,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "pardon",
         help="lift the quarantine of a node",
-        description="Let a node take part again whose program has failed first in several consecutive rounds. What it "
-        "has failed so far does not count any more.",
+        description="Lift the quarantine of a node: it takes part again at once, and what it has failed so far does "
+        "not count any more.",
     )
     add_run_options(parser)
     parser.add_argument("--node", required=True, metavar="NODE", help="its name, as `rdzv status` shows it")

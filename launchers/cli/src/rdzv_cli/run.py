@@ -3,7 +3,6 @@
 import argparse
 import itertools
 import logging
-import math
 import os
 import shutil
 import sys
@@ -144,9 +143,10 @@ def _ended_outside(params: RendezvousParameters, cooldown: float, signals: Signa
 
 def _parameters(taking: Taking, options: AgentOptions, environ: Mapping[str, str]) -> RendezvousParameters:
     """How the node is made; what an agent around this one tells its program is not meant for that."""
-    taking.host()
     arguments = taking.arguments
-    low, high = parse_nnodes(arguments.nnodes, "--nnodes")
+    is_variable = arguments.nnodes == environ.get("RDZV_NNODES")
+    low, high = parse_nnodes(arguments.nnodes, "RDZV_NNODES" if is_variable else "--nnodes")
+    taking.host(low, high)
     beside = {"attempt": options.attempt, "master_port": options.master_port}
     given = {name: value for name, value in beside.items() if value is not None}
     params = parameters(arguments, low, high, environ, taking.options, **given)
@@ -269,15 +269,15 @@ class _Progress:
 
     def _how_long(self, seconds: float) -> str:
         """How long it has waited, and how long it will: by what ends the wait first."""
-        timeout, alone = self._handler.settings.timeout, self._handler.view.alone
-        join, patience = timeout.join.total_seconds(), timeout.alone.total_seconds()
-        refused = self._handler.view.refused_timeout
-        if refused is not None and self._handler.view.since_last_contact == math.inf:
-            # From the beginning on.
-            join = min(join, refused)
-        if alone is not None and patience - alone < join - seconds:
-            return f"alone for {alone:.0f} s of {patience:.0f} s"
-        return f"{seconds:.0f} s of {join:.0f} s"
+        timeout, view = self._handler.settings.timeout, self._handler.view
+        waits = [
+            ("", seconds, timeout.join.total_seconds()),
+            ("alone for ", view.alone, timeout.alone.total_seconds()),
+            ("refused for ", view.refused, view.refused_timeout),
+        ]
+        limited = [(how, past, most) for how, past, most in waits if past is not None and most is not None]
+        how, past, most = min(limited, key=lambda wait: wait[2] - wait[1])
+        return f"{how}{past:.0f} s of {most:.0f} s"
 
     def say(self, text: str) -> None:
         """Say something that stays."""

@@ -60,7 +60,9 @@ def _text(status: Status) -> str:
     if status.closed_reason is not None:
         lines.append(f"  closed by {status.closed_by}: {status.closed_reason}")
     if status.phase == "unknown":
-        lines.append("  no node is here: none has come yet, or all that came went before they had a world")
+        lines.append(
+            "  no node is here: none has come yet, all that came went before they had a world, or its id is another"
+        )
     lines.append(f"  leader: {status.leader or 'none'}")
     if status.min_nodes:
         here = sum(node.left is None for node in status.nodes)
@@ -71,6 +73,6 @@ def _text(status: Status) -> str:
         version = f"rdzv {node.version or 'of unknown version'}"
         lines.append(f"  {rank}  {node.id}  {node.address}  {version}  {node.doing}{drains}")
     lines += [f"  rank {node.rank:2}  {node.id}  {node.doing}" for node in status.missing]
-    lines += [f"  failed first in {failure}" for failure in status.failed_first]
+    lines += [f"  {failure}" for failure in status.failed_first]
     lines += [f"  quarantined: {quarantine}" for quarantine in status.quarantines]
     return "\n".join(printable(line, most=500) for line in lines)

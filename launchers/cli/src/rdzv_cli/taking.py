@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rdzv.config import environment, parse_nnodes
+from rdzv.config import environment
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.text import printable
 
@@ -98,13 +98,16 @@ class Taking:
             )
         self.arguments.fail(f"the following arguments are required: {needed}")
 
-    def host(self) -> None:
+    def host(self, least: int, most: int) -> None:
         """Have one of the nodes keep the store, where several are to meet and no service is named.
+
+        Args:
+            least: The smallest world.
+            most: The largest.
 
         Raises:
             RendezvousParameterError: None can.
         """
-        least, most = parse_nnodes(self.arguments.nnodes, "--nnodes")
         is_named = self.arguments.endpoint or self.arguments.backend not in (None, HOSTED)
         if most > 1 and not is_named and self.launch.found.is_launched:
             endpoint = self.launch.endpoint(self.arguments.run_id, least)

@@ -22,7 +22,7 @@ class EtcdV2Backend(NetworkBackend[Keys]):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.LEASE}
     unsupported: ClassVar[Mapping[Capability, str]] = {
-        Capability.LEASE: "its TTLs are points in time on a member's clock, so that an outage ends them all"
+        Capability.LEASE: "its TTLs are of single keys, and points in time: a wrong clock ends them early or late"
     }
 
     def __init__(self, access: Access, run_id: str, *, prefix: str = "rdzv", ttl: int | None = None) -> None:

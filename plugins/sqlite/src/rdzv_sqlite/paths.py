@@ -112,8 +112,8 @@ def check_access(path: str) -> None:
     """
     if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
         raise RendezvousDeniedError(
-            f"This user ({os.getuid()}) may not read and write the database '{path}'. Who only looks needs to, too: a "
-            "reader takes part in SQLite's log."
+            f"This user ({os.getuid()}) may not read and write the database '{path}', as every client of it must, also "
+            f"one that only looks. Its owner ({os.stat(path).st_uid}) can allow it."
         )
 
 

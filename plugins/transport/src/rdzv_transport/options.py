@@ -22,7 +22,7 @@ def tls_options(
     """
     names = [name for name in (ca_cert, cert, key, server_name) if name]
     switch = f"http or https; unset: https if any of {', '.join(names[:-1])} and {names[-1]} is given, else http."
-    signed = f"PEM file of who must have signed the {whose} certificates; unset: the system's."
+    signed = f"PEM file of the authorities (CA) that sign the {whose} certificates; unset: the system's."
     options = (
         Option("protocol", "text", None, switch, choices=("http", "https")),
         Option(ca_cert, "path", None, signed),
@@ -37,7 +37,7 @@ def tls_options(
 
 def same_cluster_option() -> Option:
     """The option for whether another cluster than the first one is refused."""
-    meaning = "Whether only the cluster counts that answers first; false: a restored one, of another id, too."
+    meaning = "Whether every cluster but the first that answers is refused; false: a restored one is taken."
     return Option("same_cluster", "boolean", True, meaning)
 
 

@@ -29,7 +29,7 @@ OPTIONS: Final = (
         "acl",
         "text",
         None,
-        "The ACL of our nodes: open, creator, or scheme:id:rwcda;...; unset: creator if we log in, else open.",
+        "The ACL of what rdzv writes: open, creator, or scheme:id:rwcda;...; unset: creator after a login, else open.",
     ),
     request_timeout_option("endpoints"),
 )

@@ -28,7 +28,7 @@ from .options import AgentOptions
 from .processes import agree_on_processes
 from .progress import HangDetection
 from .restarts import Restarts
-from .shortages import explained, outlast
+from .shortages import not_started, outlast
 from .signals import Asked, Signals
 from .speaker import Speaker
 from .workers import Workers
@@ -147,7 +147,7 @@ class Agent:
             self._signals.in_world = False
             if self._has_ended(info):
                 return None
-            failure = WorkerFailure(f"{self.command[0]} cannot be started: {explained(error)}")
+            failure = WorkerFailure(f"{self.command[0]} cannot be started: {not_started(error)}")
             self._outcome = Outcome(failure.ending, spent=self.restarts.are_spent)
             return self._failed(failure, info, progressed=False)
         try:

@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 import rdzv
 from rdzv_core.threads import in_thread
 
+from ..common import signal_name
 from .shortages import outlast
 from .signals import Asked, Signals
 from .speaker import Speaker
-from .workers import signal_name
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,8 @@ from typing import Protocol, Self
 
 import rdzv
 
-from .workers import signal_name
+from ..common import signal_name
+from .shortages import is_shortage
 
 
 class Closed(Protocol):
@@ -49,6 +50,8 @@ class ExitStatus(Enum):
     @classmethod
     def of(cls, error: rdzv.RendezvousError) -> "ExitStatus":
         """The end that an error means."""
+        if is_shortage(error):
+            return cls.ERROR
         kinds = {
             rdzv.RendezvousParameterError: cls.UNUSABLE,
             rdzv.RendezvousTimeoutError: cls.TIMED_OUT,

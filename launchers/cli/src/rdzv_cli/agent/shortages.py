@@ -17,6 +17,8 @@ _PAUSE: Final = 0.25
 """Seconds between two tries."""
 
 _SHORTAGES: Final = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_NO_THREAD: Final = "can't start new thread"
+"""What Python says then; its class says nothing."""
 _REPLACED: Final = (errno.ENOENT, errno.ETXTBSY, errno.ESTALE)
 
 
@@ -42,6 +44,13 @@ def outlast(start: Callable[[], _T], is_over: Callable[[], bool] = lambda: False
         time.sleep(_PAUSE)
 
 
+def is_shortage(error: BaseException | None) -> bool:
+    """Whether this machine lacks something, and not the service an answer: that is what an error comes from."""
+    if isinstance(error, OSError) and error.errno in (*_SHORTAGES, errno.EADDRINUSE):
+        return True
+    return error is not None and (str(error) == _NO_THREAD or is_shortage(error.__cause__))
+
+
 def explained(error: OSError) -> str:
     """An error of the system in words, with the limit that it met."""
     what = error.strerror or str(error)
@@ -51,6 +60,16 @@ def explained(error: OSError) -> str:
         errno.ENFILE: "the whole machine has fs.file-max",
     }
     return f"{what} ({limits[error.errno]})" if error.errno in limits else what
+
+
+def not_started(error: OSError) -> str:
+    """Why a program could not be started, in words."""
+    hints = {
+        errno.ENOENT: "it, or the interpreter that its first line names",
+        errno.ENOEXEC: "its first line names no interpreter, as #!/bin/sh does",
+    }
+    hint = f" ({hints[error.errno]})" if error.errno in hints else ""
+    return f"{explained(error)}{hint}"
 
 
 def _limit(kind: int) -> str:

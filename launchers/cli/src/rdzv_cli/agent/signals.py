@@ -11,7 +11,7 @@ from enum import IntEnum
 from types import FrameType
 from typing import Final
 
-from ..common import signal_number
+from ..common import signal_name, signal_number
 
 _OF_FAULTS: Final = frozenset({"ABRT", "BUS", "FPE", "ILL", "PIPE", "SEGV", "SYS", "TRAP", "XFSZ"})
 """What a process gets for something that it has done itself."""
@@ -128,6 +128,6 @@ class Signals:
 def signals_to_handle(text: str) -> frozenset[int]:
     """Signals that ask an agent to end, for argparse."""
     numbers = [signal_number(part.strip()) for part in text.split(",")]
-    if others := [signal.Signals(number).name for number in numbers if number not in ASKING]:
+    if others := [signal_name(number) for number in numbers if number not in ASKING]:
         raise argparse.ArgumentTypeError(f"{others[0]} does not ask a process to end, as SIGTERM does")
     return frozenset(numbers)

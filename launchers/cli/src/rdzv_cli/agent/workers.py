@@ -13,6 +13,7 @@ from typing import Final
 
 from rdzv_core.text import printable
 
+from ..common import signal_name
 from .guard import Guard
 from .guard_program import KILLED, processes
 from .tools import output_of
@@ -214,14 +215,6 @@ class Workers:
         for worker in ended:
             if worker.pid not in living:
                 worker.forget()
-
-
-def signal_name(number: int) -> str:
-    """The name of a signal; real-time ones have none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)
 
 
 def _handles(pid: int, number: int) -> bool:
