@@ -315,6 +315,50 @@ class CreationOverwrites(Service):
         return expect == "absent" or super().matches(there, expect)
 
 
+class DeletesAnyVersion(Service):
+    """Takes a delete on a condition for one without."""
+
+    def delete_version(self, key: str, version: int | None) -> bool:
+        there = self.entries.get(key)
+        return super().delete_version(key, version if there is None or version is None else there.version)
+
+
+class DeletesWhatIsGone(Service):
+    """Says that it has removed what does not exist, as Consul's `delete-cas` does."""
+
+    def delete_version(self, key: str, version: int | None) -> bool:
+        return key not in self.entries or super().delete_version(key, version)
+
+
+class DeletesWhatIsBelow(Service):
+    """Takes a key for a prefix."""
+
+    def delete_version(self, key: str, version: int | None) -> bool:
+        removed = super().delete_version(key, version)
+        if removed:
+            self.delete(key)
+        return removed
+
+
+class LooksThenDeletes(MemoryBackend):
+    """Removes a key on a condition in two steps."""
+
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        there = self.read(key, timeout=timeout)
+        if there is None or type(token) is not int or there.token != token:
+            return PutOutcome.CONFLICT
+        self.delete(key, timeout=timeout)
+        return PutOutcome.APPLIED
+
+
+class DeniesWhatItRemoved(MemoryBackend):
+    """Says of a conditional delete whose reply was lost that nothing was removed."""
+
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        outcome = super().delete_version(key, token, timeout=timeout)
+        return PutOutcome.CONFLICT if outcome is PutOutcome.UNKNOWN else outcome
+
+
 class WrongOrder(Service):
     """Moves a key to the end of the creation order whenever it is written."""
 
@@ -603,6 +647,15 @@ FAULTS = {
         Fault(StaleRead, "test_reads_see_what_was_written_before", "a stale value was read"),
         Fault(TokenIgnored, "test_put_with_an_old_token_changes_nothing", "an old token was accepted"),
         Fault(TokenReused, "test_token_of_a_deleted_key_is_dead", "the token of a deleted key was accepted"),
+        Fault(
+            DeletesAnyVersion,
+            "test_delete_of_an_earlier_version_changes_nothing",
+            "a token of another version was accepted",
+        ),
+        Fault(DeletesWhatIsGone, "test_delete_with_the_current_token_removes_one_key", "that does not exist"),
+        Fault(DeletesWhatIsBelow, "test_delete_with_the_current_token_removes_one_key", "another key than the one"),
+        Fault(LooksThenDeletes, "test_one_version_is_replaced_or_removed_once", "and removed as well"),
+        Fault(DeniesWhatItRemoved, "test_delete_without_an_answer_is_unknown", "was lost answered <PutOutcome.CONF"),
         Fault(MissedChange, "test_changes_before_the_wait_are_not_slept_through", "a change was missed"),
         Fault(RestlessWait, "test_wait_without_a_change_ends_in_time", "times within a second without a change"),
         Fault(ForgetsTheDeleted, "test_wait_wakes_for_every_kind_of_change", "a change was missed"),

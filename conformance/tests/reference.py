@@ -100,6 +100,14 @@ class Service:
         for key in self.list(prefix):
             self.write(key, None)
 
+    def delete_version(self, key: str, version: int | None) -> bool:
+        """Whether it was removed."""
+        there = self.entries.get(key)
+        if there is None or there.version != version:
+            return False
+        self.write(key, None)
+        return True
+
     def write(self, key: str, stored: Stored | None) -> None:
         """The only place that changes a key."""
         if stored is None:
@@ -366,6 +374,13 @@ class MemoryBackend(KeyValueBackend):
     def delete(self, prefix: str, *, timeout: float) -> None:
         self.call(timeout, "delete", self._root + prefix)
 
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        try:
+            removed = self.call(timeout, "delete_version", self._root + key, token if type(token) is int else None)
+        except ReplyLostError:
+            return PutOutcome.UNKNOWN
+        return PutOutcome.APPLIED if removed else PutOutcome.CONFLICT
+
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         known = since.revision if isinstance(since.revision, int) else -1
         if known < 0:
@@ -475,7 +490,7 @@ class DurableBackend(MemoryBackend):
 
 
 class PollingBackend(MemoryBackend):
-    """The same service, as if it could neither wake anyone nor end a lease by itself."""
+    """The same service, as if it could not wake anyone, end a lease by itself or delete on a condition."""
 
     capabilities = frozenset()
     unsupported: ClassVar[Mapping[Capability, str]] = {
@@ -485,6 +500,7 @@ class PollingBackend(MemoryBackend):
     }
     wait = KeyValueBackend.wait
     open_lease = KeyValueBackend.open_lease  # type: ignore[assignment]
+    delete_version = KeyValueBackend.delete_version
 
 
 class SeveralEndpoints(MemoryBackend):

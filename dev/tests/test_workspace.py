@@ -118,8 +118,9 @@ def test_the_core_stays_small() -> None:
     """
     modules = [path.read_text() for path in sorted((ROOT / "core" / "src").rglob("*.py"))]
     assert len(modules) <= 18
-    # It was 1,100 until secrets in files were read again, and endpoints as other tools write them had words.
-    assert sum(map(_lines_of_code, modules)) <= 1110
+    # It was 1,100 until secrets in files were read again, and endpoints as other tools write them had words; and 1,110
+    # until a key could be deleted on a condition.
+    assert sum(map(_lines_of_code, modules)) <= 1111
     assert sum(len(text.splitlines()) for text in modules) <= 2300
     author = [ROOT / "core" / "src" / "rdzv_core" / f"{name}.py" for name in ("backend", "errors", "options", "keys")]
     assert sum(len(path.read_text().splitlines()) for path in author) <= 800
@@ -140,9 +141,9 @@ def test_the_engine_stays_small() -> None:
     and not said to have failed first, 3; that a store's key is no longer than every service takes, 8; for how long a
     node that waits has been refused, 10; what a node that gives up lacks, 4; which options ask for a world that cannot
     be, 1; an error of a first look that is said once, 1; that of many keys which cannot be read ten are named, 10; and
-    of many nodes that are evicted 32, 4."""
+    of many nodes that are evicted 32, 4; that a deleted key is removed for good where nothing can bring it back, 96."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6400
+    assert sum(map(_lines_of_code, modules)) <= 6496
 
 
 def _lines_of_code(text: str) -> int:

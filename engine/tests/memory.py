@@ -44,7 +44,8 @@ class MemoryService:
 
     def under(self, prefix: str) -> dict[str, Entry]:
         """The entries at or under a key."""
-        return {key: entry for key, entry in self.entries.items() if key == prefix or key.startswith(f"{prefix}/")}
+        with self.changed:
+            return {key: entry for key, entry in self.entries.items() if key == prefix or key.startswith(f"{prefix}/")}
 
     def write(self, key: str, value: bytes, lease: "MemoryLease | None") -> None:
         """Store a new version."""
@@ -58,8 +59,13 @@ class MemoryService:
     def remove(self, prefix: str) -> None:
         """Forget every key at or under one."""
         for key in self.under(prefix):
-            del self.entries[key]
-            self.hanging.pop(key, None)
+            self.remove_one(key)
+        self.changed.notify_all()
+
+    def remove_one(self, key: str) -> None:
+        """Forget this key, and none under it."""
+        del self.entries[key]
+        self.hanging.pop(key, None)
         self.changed.notify_all()
 
     def end(self, lease: "MemoryLease") -> None:
@@ -115,10 +121,12 @@ class MemoryBackend(KeyValueBackend):
             self._faults[method].extend(faults)
 
     def deliver(self) -> None:
-        """Let the puts that were delayed reach the service."""
+        """Let the writes that were delayed reach the service."""
         delayed, self._delayed = self._delayed, []
-        for put in delayed:
-            put()
+        faults, self._faults = self._faults, defaultdict(deque)
+        for write in delayed:
+            write()
+        self._faults = faults
 
     def disconnect(self, why: str = "the service is away") -> None:
         """End every call with an error, also those that wait, until `reconnect`."""
@@ -153,7 +161,8 @@ class MemoryBackend(KeyValueBackend):
                 self.service.write(key, value, lease if isinstance(lease, MemoryLease) else None)
                 return PutResult(PutOutcome.APPLIED, entries[key])
         except _DelayedError:
-            self._delayed.append(partial(self.put, name, value, expect=expect, lease=lease, timeout=timeout))
+            again = partial(MemoryBackend.put, self, name, value, expect=expect, lease=lease, timeout=timeout)
+            self._delayed.append(again)
             return PutResult(PutOutcome.UNKNOWN)
         except _ReplyLostError:
             return PutResult(PutOutcome.UNKNOWN)
@@ -161,6 +170,20 @@ class MemoryBackend(KeyValueBackend):
     def delete(self, prefix: str, *, timeout: float) -> None:
         with self.call("delete"):
             self.service.remove(self._root + prefix)
+
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        try:
+            with self.call("delete_version"):
+                there = self.service.entries.get(self._root + key)
+                if there is None or there.token != token:
+                    return PutOutcome.CONFLICT
+                self.service.remove_one(self._root + key)
+                return PutOutcome.APPLIED
+        except _DelayedError:
+            self._delayed.append(partial(MemoryBackend.delete_version, self, key, token, timeout=timeout))
+        except _ReplyLostError:
+            pass
+        return PutOutcome.UNKNOWN
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         deadline = time.monotonic() + timeout
@@ -251,6 +274,10 @@ class SlowBackend(MemoryBackend):
     def delete(self, prefix: str, *, timeout: float) -> None:
         self._pass(timeout)
         super().delete(prefix, timeout=timeout)
+
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        self._pass(timeout)
+        return super().delete_version(key, token, timeout=timeout)
 
 
 class MemoryLease(Lease):

@@ -103,3 +103,15 @@ def test_a_long_silence_and_its_end_are_logged_once(
         connection.on_contact()
         assert said(caplog) == []
         clock.now += 60.0
+
+
+def test_a_silence_is_counted_from_the_first_call_without_an_answer(connection: Connection, clock: Clock) -> None:
+    clock.now += 7
+    assert connection.silence() == 0
+    connection.on_error(AWAY)
+    clock.now += 2
+    connection.on_error(AWAY)
+    assert connection.silence() == 2
+    connection.on_contact()
+    clock.now += 1
+    assert connection.silence() == 0

@@ -13,7 +13,7 @@ from rdzv_core.envelope import Envelope
 
 from rdzv.engine import refusals
 from rdzv.engine.client import MOST_IGNORED, DecodedSnapshot, VersionedValue
-from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
+from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH, Failures
 from rdzv.engine.node import Node
 from rdzv.engine.node_view import NodeView
 from rdzv.engine.notices import DrainNotice, Failure, Quarantine, Verdict, drain_key, failure_key, quarantine_key
@@ -411,6 +411,16 @@ class TestLeader:
         node = made(clock, last_round=0)
         node.run.leader = claim("b")
         assert node.candidacy.sees_no_leader()
+
+
+def test_the_longest_refusal_of_a_loop_counts_and_no_silence(clock: Clock) -> None:
+    failures = Failures(clock)
+    assert failures.refused_since == math.inf
+    failures.add_passing(WATCH, errors.RendezvousConnectionError("it is away"), 1.0)
+    assert failures.refused_since == math.inf
+    for loop, began in ((KEEP, 5.0), (LEAD, 3.0)):
+        failures.add_passing(loop, errors.RendezvousDeniedError("no permission"), began)
+    assert failures.refused_since == 3
 
 
 class TestRefusal:

@@ -212,9 +212,29 @@ def test_a_write_whose_reply_was_lost_is_unknown() -> None:
             super().set_state(state, token)
             raise StrangeConnectionError("no reply")
 
-    assert keys_of(LosesReplies(value)).put("a", b"x", expect=ABSENT, timeout=CALL).outcome is PutOutcome.UNKNOWN
-    entry = keys_of(Exact(value)).read("a", timeout=CALL)
+    losing, keys = keys_of(LosesReplies(value)), keys_of(Exact(value))
+    assert losing.put("a", b"x", expect=ABSENT, timeout=CALL).outcome is PutOutcome.UNKNOWN
+    entry = keys.read("a", timeout=CALL)
     assert entry is not None
+    assert losing.delete_version("a", entry.token, timeout=CALL) is PutOutcome.UNKNOWN
+    assert keys.read("a", timeout=CALL) is None
+
+
+def test_a_key_is_removed_if_it_has_the_version() -> None:
+    keys = keys_of(Exact(Value()))
+    old = keys.put("a", b"x", expect=ANY, timeout=CALL).entry
+    below = keys.put("a/b", b"x", expect=ANY, timeout=CALL).entry
+    new = keys.put("a", b"x", expect=ANY, timeout=CALL).entry
+    assert old is not None
+    assert new is not None
+    assert keys.delete_version("a", old.token, timeout=CALL) is PutOutcome.CONFLICT
+    assert keys.read("a", timeout=CALL) == new
+    assert keys.delete_version("a", new.token, timeout=CALL) is PutOutcome.APPLIED
+    assert keys.delete_version("a", new.token, timeout=CALL) is PutOutcome.CONFLICT
+    assert keys.read_all("a", timeout=CALL).entries == {"a/b": below}
+    again = keys.put("a", b"x", expect=ABSENT, timeout=CALL).entry
+    assert again is not None
+    assert again.token not in (old.token, new.token)
 
 
 @pytest.mark.parametrize("others", [0, 1, 40])
@@ -273,6 +293,7 @@ def calls_of(keys: RegisterAdapter) -> list[Callable[[], Any]]:
         lambda: keys.read_all("a", timeout=1.0),
         lambda: keys.put("a", b"x", expect=ABSENT, timeout=1.0),
         lambda: keys.delete("a", timeout=1.0),
+        lambda: keys.delete_version("a", 1, timeout=1.0),
         lambda: keys.wait("a", Snapshot(), timeout=1.0),
     ]
 

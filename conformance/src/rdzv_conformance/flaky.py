@@ -4,12 +4,14 @@ import math
 import random
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rdzv_core.backend import KeyValueBackend, PutOutcome, PutResult
 from rdzv_core.errors import RendezvousConnectionError
 
 from .intercept import intercepted
+
+_T = TypeVar("_T")
 
 FOREIGN: Final[tuple[type[Exception], ...]] = (OSError, ValueError, RuntimeError)
 """What no backend may raise, and client libraries do."""
@@ -20,7 +22,8 @@ class Errors:
 
     Attributes:
         chance: The probability that a call fails, from 0 to 1; it may be changed at any time, as may
-        kinds: what they raise. A put that raises has not written, and one that may have written is unknown.
+        kinds: what they raise. A put that raises has not written, and one that may have written is unknown. So it is
+            with a delete on a condition.
         count: How many calls have failed.
         last: When the last one did, on the monotonic clock, in seconds.
     """
@@ -45,14 +48,16 @@ class Errors:
     def around(self, name: str, work: Callable[[], Any], _arguments: tuple[Any, ...]) -> Any:
         """Do some work that fails at random: before it is done, or after. See `intercept.Around`."""
         if name == "put":
-            return self._put(work)
+            return self._write(work, PutResult(PutOutcome.UNKNOWN))
+        if name == "delete_version":
+            return self._write(work, PutOutcome.UNKNOWN)
         if not self.should_fail():
             return work()
         if self._rng.random() < 0.5:
             work()
         raise self.error()
 
-    def _put(self, work: Callable[[], PutResult]) -> PutResult:
+    def _write(self, work: Callable[[], _T], unknown: _T) -> _T:
         if not self.should_fail():
             return work()
         how = self._rng.random()
@@ -61,7 +66,7 @@ class Errors:
         self.count += 1
         if how < 0.75:
             work()
-        return PutResult(PutOutcome.UNKNOWN)
+        return unknown
 
 
 def flaky(inner: KeyValueBackend, errors: Errors) -> KeyValueBackend:

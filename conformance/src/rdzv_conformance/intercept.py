@@ -39,6 +39,7 @@ class _Backend(_Intercepted, KeyValueBackend):
     read = _passing("read")
     read_all = _passing("read_all")
     delete = _passing("delete")
+    delete_version = _passing("delete_version")
     wait = _passing("wait")
 
     @property

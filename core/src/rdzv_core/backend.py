@@ -4,9 +4,9 @@ A *register backend* is PyTorch's own: a compare-and-set register. A *key-value 
 all backends of this project are, and what rdzv derives everything else from: the register, the nodes' records,
 leader election and the shared store.
 
-An author writes a name and five methods, two more where the service has watches or leases, and declares what
-the service cannot do. Backends do not retry, do not wrap values and do not keep state about rendezvous: rdzv
-does, once for all. What the package says of its backend is a `BackendPlugin`.
+An author writes a name and five methods, more where the service has watches, leases or conditional deletes, and
+declares what the service cannot do. Backends do not retry, do not wrap values and do not keep state about rendezvous:
+rdzv does, once for all. What the package says of its backend is a `BackendPlugin`.
 """
 
 import random
@@ -45,10 +45,8 @@ __all__ = [
 ]
 
 Token = Any
-"""An opaque fencing token: whatever a backend needs to tell one version of a key from another.
-
-Only the backend that made it looks inside. rdzv compares tokens with ``==`` and nothing else.
-"""
+"""An opaque fencing token: whatever a backend needs to tell one version of a key from another. Only the backend that
+made it looks inside. rdzv compares tokens with ``==`` and nothing else."""
 
 MAX_PAYLOAD: Final = 256 * 1024
 """The largest payload, in bytes, that every backend must carry. rdzv refuses a larger one before it is sent.
@@ -93,14 +91,14 @@ ANY: Final = Expect.ANY
 
 
 class PutOutcome(Enum):
-    """How a put ended."""
+    """How a put ended, or a conditional delete."""
 
     APPLIED = "applied"
-    """The value was written."""
+    """The value was written, or the key removed."""
     CONFLICT = "conflict"
     """The condition did not hold; nothing was changed."""
     UNKNOWN = "unknown"
-    """The reply was lost: the write may or may not have been applied, now or in a moment."""
+    """The reply was lost: it may or may not have been applied, now or in a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,8 +364,7 @@ class KeyValueBackend(RendezvousBackend):
             timeout: Seconds.
 
         Returns:
-            `PutOutcome.UNKNOWN` whenever the write may have been applied but no answer came. A lease
-            that has ended makes the put a `PutOutcome.CONFLICT`.
+            `UNKNOWN` whenever the write may have been applied but no answer came, `CONFLICT` if the lease has ended.
 
         Raises:
             RendezvousConnectionError: The service could not be reached; nothing was written.
@@ -381,24 +378,30 @@ class KeyValueBackend(RendezvousBackend):
             RendezvousConnectionError: The service did not answer; call again.
         """
 
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        """Remove one key, and none under it, if it still has this version, in one atomic step. Answers and errors are
+        those of `put`. Optional: without it, keys that are deleted from a round's store leave some bytes there.
+
+        Raises:
+            RendezvousUnsupportedError: The service deletes without a condition only, so this was not overridden.
+        """
+        raise RendezvousUnsupportedError(f"The backend '{self.name}' deletes '{key}' without a condition only.")
+
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """Return a snapshot newer than `since` as soon as there is one; `since` itself after `timeout` seconds.
 
         `since` is any snapshot of this prefix, also an older one, or one that another service or backend has made: then
         its `revision` is of no known form, and what differs from its entries is news.
 
-        Level-triggered: it may wake for nothing and may skip intermediate states, but never
-        misses the last one, whatever happened between the two calls.
+        Level-triggered: it may wake for nothing and skip intermediate states, but never misses the last one.
 
-        `since` says that nothing newer is known when the time is over, no more: a service that has fallen
-        silent cannot be told from one with no news. A backend that could not ask within `timeout` may say so by
-        the error instead. So a very short timeout can end in it at a healthy service, too: connecting takes time.
+        `since` says that nothing newer is known when the time is over, no more: silence cannot be told from no news. A
+        backend that could not ask in time may raise the error instead, at a healthy service too: connecting takes time.
 
         The default polls with jitter; a service with `Capability.WATCH` overrides it.
 
         Raises:
-            RendezvousConnectionError: The service could not be reached, or not within `timeout`. Nothing is
-                missed: the caller goes on from `since`.
+            RendezvousConnectionError: The service could not be reached in time. The caller goes on from `since`.
         """
         deadline = time.monotonic() + timeout
         while (remaining := deadline - time.monotonic()) > 0:

@@ -125,12 +125,15 @@ def test_status_and_purge(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     @fuzzed(150)
     @given(FOREIGN)
     def try_some(foreign: dict[bytes, bytes]) -> None:
+        # What an example that has failed leaves would fail the next ones, too.
+        run.remove(run.keys())
         run.write(foreign)
         where = ["--backend", "sqlite", "--endpoint", run.path, "--run-id", "job"]
         for form in ([], ["--json"]):
-            # What is read of the run itself may be what cannot be read: then that is said.
-            assert main(["status", *where, *form]) in _SHOWN or {*_OF_THE_RUN} & {*foreign}
-        capsys.readouterr().out.encode()
+            code, said = main(["status", *where, *form]), capsys.readouterr()
+            # What is read of the run itself may be what cannot be read, or another version's: then that is said.
+            assert code in _SHOWN or {*_OF_THE_RUN} & {*foreign} or "another version of rdzv" in said.err
+            said.out.encode()
         with RunInspector(run.params()) as inspector:
             live = inspector.purge(0.5)
         left = run.keys()

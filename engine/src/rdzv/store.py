@@ -26,6 +26,7 @@ from rdzv_core.store import Store
 from rdzv_core.text import printable
 
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue, backoff
+from .engine.removable import RemovableKeys
 
 __all__ = ["KeyValueStore", "PrefixStore"]
 
@@ -68,11 +69,11 @@ class KeyValueStore(Store):
         Args:
             backend: Where.
             prefix: One or more segments, escaped.
-            timeout: How long to wait for other members and for a service that is away, and to try a write while
-                others change the same key.
+            timeout: How long to wait for other members and for the service, and to try a write that others overtake.
             writer: The id under which to write; None: one of its own.
         """
         self._client = RetryingClient(backend, writer or f"store-{secrets.token_hex(4)}")
+        self._removable = RemovableKeys(self._client)
         self._prefix = prefix
         self._random = random.Random()  # noqa: S311 - jitter is no secret
         self.set_timeout(timeout)
@@ -141,10 +142,10 @@ class KeyValueStore(Store):
 
     def delete_key(self, key: str, /) -> bool:
         path, deadline = self._path(key), self._deadline()
+        if self._removable.remove(path, deadline):
+            return True
         previous = self._client.read(path, deadline)
-        # Never removed for good: a service may start to count its versions anew.
-        gone = self._update(path, lambda value: None if value is None else b"", deadline, previous, deleted=True)
-        return gone is not None
+        return self._update(path, lambda value: value and b"", deadline, previous, deleted=True) is not None
 
     # What there is.
 
@@ -384,7 +385,7 @@ class KeyValueStore(Store):
             new = change(old)
             if new is None:
                 return old
-            applied, previous = self._client.put(path, new, deadline, previous=previous, deleted=deleted)
+            applied, previous = self._removable.put(path, new, deadline, previous=previous, deleted=deleted)
             if applied:
                 return new
             # After a pause the first attempt is likely to lose, but learns what to come after. The second is at once.

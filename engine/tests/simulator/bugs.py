@@ -32,7 +32,7 @@ from rdzv.engine import (
     verdicts,
 )
 from rdzv.engine.candidacy import Candidacy
-from rdzv.engine.client import RetryingClient
+from rdzv.engine.client import Write
 from rdzv.engine.connection import Connection
 from rdzv.engine.countdown import Countdown
 from rdzv.engine.failures import Failures
@@ -182,8 +182,11 @@ BUGS: Final[dict[str, Bug]] = {
     "unconditional-record": _bug(
         "A node writes its record whatever is there: a request that comes too late undoes a later one.",
         {2, 4},
-        RetryingClient.put,
-        {"previous.token if": '__import__("rdzv_core").ANY if key.startswith("nodes/") else previous.token if'},
+        Write.attempt,
+        {
+            "self.previous.token if": '__import__("rdzv_core").ANY if self.key.startswith("nodes/") else '
+            "self.previous.token if"
+        },
         "fail_many",
         "partition",
         late=0.1,

@@ -65,7 +65,7 @@ class _Planned:
 class _PlanningClient(RetryingClient):
     """The engine's own service, but each call is handed out instead of made."""
 
-    def _with_retries(self, call: Callable[[float], Any], deadline: float) -> Any:
+    def with_retries(self, call: Callable[[float], Any], deadline: float) -> Any:
         return _Planned(call, deadline)
 
 

@@ -33,7 +33,7 @@ for seed in range(10):
 
     def wrote(key, value):
         for name, data in written(sys.argv[1], key, value):
-            if data:
+            if data and key not in context.litter:
                 seen = Envelope.unpack(data)  # without its nonce, which is meant to be unique
                 print(context.timeline.now, name, seen.writer, seen.epoch, seen.payload)
         judge(key, value)

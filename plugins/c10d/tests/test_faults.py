@@ -10,7 +10,8 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from rdzv_conformance.meanwhile import follow, in_background
+from rdzv_conformance.meanwhile import follow, in_background, with_retries
+from rdzv_conformance.proxy import FaultProxy
 from rdzv_core.backend import ABSENT, ANY, PutOutcome, Snapshot
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
@@ -51,6 +52,28 @@ def test_a_stopped_host_makes_no_call_wait_longer_than_asked(server: ForkedStore
         server.resume()
     backend.put("nodes/a", b"after", expect=ANY, timeout=CALL)
     entry = backend.read("nodes/a", timeout=CALL)
+    assert entry is not None
+    assert entry.value == b"after"
+
+
+@pytest.mark.parametrize("byte", [b"\xff", b"9", b"\0"], ids=ascii)
+def test_answers_without_end_are_an_outage(server: ForkedStore, connect: Connect, byte: bytes) -> None:
+    """torch takes them for lengths, which no memory has, and says so by errors of Python's own."""
+    with FaultProxy(int(server.endpoint.rpartition(":")[2])) as proxy:
+        backend = connect(proxy.endpoint)
+        for call in _CALLS.values():
+            call(backend, CALL)
+        proxy.flood = byte * 4096
+        for name, call in _CALLS.items():
+            began = time.monotonic()
+            # A put says it by its outcome, and a wait learns of nothing.
+            with suppress(RendezvousError):
+                call(backend, 0.5)
+            assert time.monotonic() - began < 5, name
+        proxy.flood = b""
+        proxy.disconnect()
+        with_retries(lambda: backend.put("nodes/a", b"after", expect=ANY, timeout=CALL))
+        entry = backend.read("nodes/a", timeout=CALL)
     assert entry is not None
     assert entry.value == b"after"
 

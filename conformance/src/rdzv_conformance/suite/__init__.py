@@ -5,6 +5,7 @@ from .admission import AdmissionConformance
 from .capabilities import CapabilitiesConformance
 from .cluster import ClusterConformance
 from .concurrency import ConcurrencyConformance
+from .deleting import DeletingConformance
 from .endings import EndingsConformance
 from .entry import EntryConformance
 from .fencing import FencingConformance
@@ -39,6 +40,7 @@ class BackendConformance(
     LifecycleConformance,
     ConcurrencyConformance,
     StoreConformance,
+    DeletingConformance,
     LeasesConformance,
     WaitingConformance,
     OrderConformance,

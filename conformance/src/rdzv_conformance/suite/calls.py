@@ -8,11 +8,24 @@ from concurrent.futures import Future, wait
 from typing import Any, Final, TypeVar
 
 import pytest
-from rdzv_core.backend import ABSENT, Capability, KeyValueBackend, Snapshot
+from rdzv_core.backend import ABSENT, Capability, KeyValueBackend, PutOutcome, PutResult, Snapshot
 from rdzv_core.threads import in_thread
 
 from ..meanwhile import open_files
-from .base import CALL, KEY, ROOT
+from .base import CALL, KEY, ROOT, Verdict, leave_out
+
+
+def deletes_versions(backend: KeyValueBackend) -> bool:
+    """Whether a backend deletes on a condition."""
+    return type(backend).delete_version is not KeyValueBackend.delete_version
+
+
+def need_delete_version(test: pytest.Item, backend: KeyValueBackend) -> None:
+    """End a test that is about deletes on a condition, where the backend has none."""
+    if not deletes_versions(backend):
+        why = f"'{backend.name}' inherits `delete_version`: keys that are deleted from a store leave some bytes"
+        leave_out(test, Verdict.UNSUPPORTED, why)
+
 
 _T = TypeVar("_T")
 
@@ -36,7 +49,18 @@ def calls_of(client: KeyValueBackend, since: Snapshot, timeout: float) -> dict[s
             "keep_alive": lambda: kept.keep_alive(timeout),
             "revoke": lambda: revoked.revoke(timeout),
         }
+    if deletes_versions(client):
+        # Of a key that is gone, and no part of what is waited for.
+        there = client.put("removed", b"x", expect=ABSENT, timeout=CALL).entry
+        client.delete("removed", timeout=CALL)
+        assert there is not None
+        calls["delete_version"] = lambda: client.delete_version("removed", there.token, timeout=timeout)
     return calls
+
+
+def is_unknown(end: Any) -> bool:
+    """Whether a call has ended by saying that its reply was lost."""
+    return end in (PutResult(PutOutcome.UNKNOWN), PutOutcome.UNKNOWN)
 
 
 def end_of(call: Callable[[], Any]) -> tuple[Any, float]:

@@ -9,14 +9,13 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
-from rdzv_core.backend import PutOutcome, PutResult
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.threads import in_thread
 
 from ..deadlines import eventually
 from ..meanwhile import unanswered_names
 from .base import CALL, KEY, ROOT, refusal
-from .calls import calls_of, end_of, held, holds_more_than
+from .calls import calls_of, end_of, held, holds_more_than, is_unknown
 from .server import ServerConformance, ServerHarness
 
 _LONG: Final = CALL
@@ -87,7 +86,7 @@ def _close_ends(close: Callable[[], None], calls: dict[str, Future[tuple[Any, fl
         pytest.fail(f"a second after the client was closed, these calls have not ended: {', '.join(late)}")
     for name, call in calls.items():
         end, _ = call.result()
-        told_nothing = end == PutResult(PutOutcome.UNKNOWN) or isinstance(end, RendezvousConnectionError)
+        told_nothing = is_unknown(end) or isinstance(end, RendezvousConnectionError)
         assert told_nothing, f"{name}, ended by close, must raise RendezvousConnectionError: {end!r}"
 
 

@@ -21,7 +21,7 @@ from ..meanwhile import holds, value_of, wait_briefly, wait_for, with_retries
 from ..processes import Link, Processes
 from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, entry_of, lacks, refusal, requires
-from .calls import calls_of, end_of, ends_of, result_of
+from .calls import calls_of, end_of, ends_of, is_unknown, need_delete_version, result_of
 from .histories import KeyValue, operations, record
 from .nodes import FORM, Nodes, assert_calm, gather
 from .server import ServerConformance, ServerHarness
@@ -58,6 +58,26 @@ class RepliesConformance(ServerConformance):
             put, _ = end_of(lambda: client.put(KEY, b"2", expect=there.token, timeout=timeout))
         assert put == PutResult(PutOutcome.UNKNOWN), f"a put whose reply was lost answered {put!r}"
         assert with_retries(lambda: client.read(KEY, timeout=CALL)) == other.read(KEY, timeout=CALL)
+        _assert_works(client, other.read_all(ROOT, timeout=CALL))
+
+    @pytest.mark.parametrize("breaks", [True, False], ids=["connection breaks", "silence"])
+    def test_delete_without_an_answer_is_unknown(
+        self, request: pytest.FixtureRequest, harness: ServerHarness, breaks: bool
+    ) -> None:
+        """A conditional delete was done, and no reply says so: `UNKNOWN`; asked again, there is no such version."""
+        proxy = harness.proxy()
+        client, other = harness.client(proxy.endpoint), harness.client()
+        need_delete_version(request.node, client)
+        there = client.put(KEY, b"1", expect=ABSENT, timeout=CALL).entry
+        assert there is not None
+
+        def delete(timeout: float) -> PutOutcome:
+            return client.delete_version(KEY, there.token, timeout=timeout)
+
+        with _lost_reply(proxy, applied=lambda: other.read(KEY, timeout=CALL) is None, breaks=breaks):
+            end, _ = end_of(lambda: delete(CALL if breaks else _TIMEOUT))
+        assert end is PutOutcome.UNKNOWN, f"a conditional delete whose reply was lost answered {end!r}"
+        assert with_retries(lambda: delete(CALL)) is PutOutcome.CONFLICT, "a removed version was removed again"
         _assert_works(client, other.read_all(ROOT, timeout=CALL))
 
     @requires(Capability.MULTI_ENDPOINT)
@@ -161,7 +181,7 @@ class OutagesConformance(RepliesConformance):
             ends = ends_of({name: in_thread(partial(end_of, call), name) for name, call in calls.items()})
         for name, (end, seconds) in ends.items():
             assert seconds < _TIMEOUT + _LATE, f"{name} with a timeout of {_TIMEOUT} s took {seconds:.1f} s"
-            told_nothing = end == PutResult(PutOutcome.UNKNOWN) or (isinstance(end, Snapshot) and name == "wait")
+            told_nothing = is_unknown(end) or (isinstance(end, Snapshot) and name == "wait")
             assert told_nothing or isinstance(end, RendezvousConnectionError), f"{name} of an absent service: {end!r}"
             if isinstance(end, Snapshot):
                 assert end.entries == since.entries, "a wait invented a change"

@@ -112,6 +112,39 @@ class StoreConformance(Conformance):
         store.set("key", b"y")
         assert store.get("key") == b"y"
 
+    @pytest.mark.parametrize("hangs", [1, 2], ids=["first request", "second request"])
+    def test_store_request_that_comes_late_brings_nothing_back(
+        self, clients: Clients, monkeypatch: pytest.MonkeyPatch, hangs: int
+    ) -> None:
+        """A write whose request hung is sent again, and its key deleted: that the first one is done in the end does
+        not bring the key back, also if another process deletes it."""
+        client = clients()
+        store, other = KeyValueStore(client, timeout=_LONG), KeyValueStore(clients(), timeout=_LONG)
+        for name, deleter in ("mine", store), ("another's", other):
+            with monkeypatch.context() as patch:
+                held = _hold_back_put(client, hangs, patch)
+                store.set(name, "0")
+                store.append(name, "1")
+            assert deleter.delete_key(name)
+            for request in held:
+                with_retries(request)
+            assert not store.check([name]), f"a write that came late brought back a key that was deleted ({name})"
+
+    def test_store_attempt_that_comes_late_makes_no_key(
+        self, clients: Clients, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """While an attempt to make a key hangs, another makes it, so that this one does not; then that one deletes it.
+        The attempt that arrives in the end makes no key."""
+        client = clients()
+        store, other = KeyValueStore(client, timeout=_LONG), KeyValueStore(clients(), timeout=_LONG)
+        with monkeypatch.context() as patch:
+            held = _hold_back_put(client, 1, patch, lambda: other.set("key", "7"))
+            assert store.compare_set("key", "", "0") == b"7"
+        assert other.delete_key("key")
+        for request in held:
+            with_retries(request)
+        assert not store.check(["key"]), "a `compare_set` that had found another value wrote its own much later"
+
     def test_store_add_counts(self, store: KeyValueStore) -> None:
         """`add` begins at zero, takes negative numbers, and its numbers are decimal text."""
         assert store.add("n", 5) == 5
@@ -233,8 +266,13 @@ class StoreConformance(Conformance):
         assert store.timeout == _LONG
 
 
-def _hold_back_put(client: KeyValueBackend, number: int, patch: pytest.MonkeyPatch) -> list[Callable[[], PutResult]]:
-    """Have one of a client's next puts hang on its way, whichever call makes it; returns what lets it arrive."""
+def _hold_back_put(
+    client: KeyValueBackend, number: int, patch: pytest.MonkeyPatch, meanwhile: Callable[[], None] = lambda: None
+) -> list[Callable[[], PutResult]]:
+    """Have one of a client's next puts hang on its way, whichever call makes it; returns what lets it arrive.
+
+    `meanwhile` happens before its caller learns that there is no answer.
+    """
     put, calls = client.put, itertools.count(1)
     held: list[Callable[[], PutResult]] = []
 
@@ -242,6 +280,7 @@ def _hold_back_put(client: KeyValueBackend, number: int, patch: pytest.MonkeyPat
         if next(calls) != number:
             return put(key, value, **kwargs)
         held.append(lambda: put(key, value, **kwargs))
+        meanwhile()
         return PutResult(PutOutcome.UNKNOWN)
 
     patch.setattr(client, "put", hanging)

@@ -199,6 +199,56 @@ def unwrap(entry: Entry | None) -> VersionedValue | None:
     return None if entry is None else VersionedValue(Envelope.unpack(entry.value), entry.token, entry.order)
 
 
+@dataclass
+class Write:
+    """A conditional write: one envelope, which is sent until there is an answer.
+
+    Attributes:
+        backend: Where it is sent.
+        key: Which key it writes.
+        mine: What it writes.
+        previous: The value that this one replaces; None: there must be none.
+        lease: The lease that the key belongs to.
+        attempts: How often it was sent.
+        reply_lost: At least once no answer came.
+    """
+
+    backend: KeyValueBackend
+    key: str
+    mine: Envelope
+    previous: VersionedValue | None
+    lease: Lease | None
+    attempts: int = 0
+    reply_lost: bool = False
+
+    def attempt(self, timeout: float) -> tuple[bool, VersionedValue | None]:
+        """Send it once.
+
+        Returns:
+            Whether this very write was applied, and what the key holds now.
+        """
+        self.attempts += 1
+        expect: Token = self.previous.token if self.previous else ABSENT
+        put = self.backend.put(self.key, self.mine.pack(), expect=expect, lease=self.lease, timeout=timeout)
+        if put.outcome is PutOutcome.UNKNOWN:
+            self.reply_lost = True
+            # Sending the same envelope again is safe: if the first was applied, the second
+            # loses against its own nonce, and we know.
+            raise RendezvousConnectionError(f"The reply to writing '{self.key}' was lost.")
+        versioned = unwrap(put.entry)
+        if put.outcome is PutOutcome.APPLIED or versioned is None:
+            return put.outcome is PutOutcome.APPLIED, versioned
+        applied = not self.mine.supersedes(versioned.envelope)
+        # The first write of a key is never forgotten.
+        is_old = self.previous is not None and versioned.envelope.epoch - self.mine.epoch >= NONCE_HISTORY
+        if self.reply_lost and not applied and is_old:
+            raise RendezvousError(
+                f"Whether '{self.key}' was written cannot be known: the reply was lost, and {NONCE_HISTORY} others "
+                "or more have written it since."
+            )
+        return applied, versioned
+
+
 class RetryingClient:
     """The retrying client of one node, on top of a key-value backend."""
 
@@ -230,11 +280,11 @@ class RetryingClient:
 
     def read(self, key: str, deadline: float) -> VersionedValue | None:
         """Read one key; None if it is absent or deleted."""
-        return self._with_retries(lambda timeout: present(unwrap(self.backend.read(key, timeout=timeout))), deadline)
+        return self.with_retries(lambda timeout: present(unwrap(self.backend.read(key, timeout=timeout))), deadline)
 
     def read_all(self, prefix: str, deadline: float, before: DecodedSnapshot | None = None) -> DecodedSnapshot:
         """Read everything at or under `prefix`."""
-        return self._with_retries(
+        return self.with_retries(
             lambda timeout: DecodedSnapshot(self.backend.read_all(prefix, timeout=timeout), before), deadline
         )
 
@@ -308,52 +358,32 @@ class RetryingClient:
         Returns:
             Whether this very write was applied, and what the key holds now.
         """
+        return self.with_retries(self.write(key, payload, previous, lease=lease, deleted=deleted).attempt, deadline)
+
+    def write(
+        self, key: str, payload: bytes, previous: VersionedValue | None, *, deleted: bool, lease: Lease | None = None
+    ) -> Write:
+        """What `put` sends, and sends again."""
         check_payload(payload, key)
-        expect: Token = previous.token if previous else ABSENT
-        mine = Envelope.wrap(
-            payload, writer=self.writer, previous=previous.envelope if previous else None, deleted=deleted
-        )
-        data = mine.pack()
-        reply_lost = False
-
-        def attempt(timeout: float) -> tuple[bool, VersionedValue | None]:
-            nonlocal reply_lost
-            put = self.backend.put(key, data, expect=expect, lease=lease, timeout=timeout)
-            if put.outcome is PutOutcome.UNKNOWN:
-                reply_lost = True
-                # Sending the same envelope again is safe: if the first was applied, the second
-                # loses against its own nonce, and we know.
-                raise RendezvousConnectionError(f"The reply to writing '{key}' was lost.")
-            versioned = unwrap(put.entry)
-            if put.outcome is PutOutcome.APPLIED or versioned is None:
-                return put.outcome is PutOutcome.APPLIED, versioned
-            applied = not mine.supersedes(versioned.envelope)
-            # The first write of a key is never forgotten.
-            is_old = previous is not None and versioned.envelope.epoch - mine.epoch >= NONCE_HISTORY
-            if reply_lost and not applied and is_old:
-                raise RendezvousError(
-                    f"Whether '{key}' was written cannot be known: the reply was lost, and {NONCE_HISTORY} others "
-                    "or more have written it since."
-                )
-            return applied, versioned
-
-        return self._with_retries(attempt, deadline)
+        before = previous.envelope if previous else None
+        mine = Envelope.wrap(payload, writer=self.writer, previous=before, deleted=deleted)
+        return Write(self.backend, key, mine, previous, lease)
 
     def delete(self, prefix: str, deadline: float) -> None:
         """Remove everything at or under `prefix`."""
-        return self._with_retries(lambda timeout: self.backend.delete(prefix, timeout=timeout), deadline)
+        return self.with_retries(lambda timeout: self.backend.delete(prefix, timeout=timeout), deadline)
 
     def open_lease(self, ttl: float, deadline: float) -> Lease:
         """Open a lease of at least `ttl` seconds."""
-        return self._with_retries(lambda timeout: self.backend.open_lease(ttl, timeout=timeout), deadline)
+        return self.with_retries(lambda timeout: self.backend.open_lease(ttl, timeout=timeout), deadline)
 
     def keep_alive(self, lease: Lease, deadline: float) -> bool:
         """Renew a lease; False if it has ended."""
-        return self._with_retries(lease.keep_alive, deadline)
+        return self.with_retries(lease.keep_alive, deadline)
 
     def revoke(self, lease: Lease, deadline: float) -> None:
         """End a lease and remove its keys."""
-        return self._with_retries(lease.revoke, deadline)
+        return self.with_retries(lease.revoke, deadline)
 
     def close(self) -> None:
         """End every retry and close the backend."""
@@ -361,7 +391,8 @@ class RetryingClient:
         self.backend.close()
 
     @speaking_aside()
-    def _with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
+    def with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
+        """Attempt a call, which is given the seconds that it may take, until there is an answer."""
         started = time.monotonic()
         pauses = self._pauses()
         while True:

@@ -41,8 +41,7 @@ def keep_alive_loop(node: Node) -> Coroutine[None]:
                     message = (
                         "the lease of node '%s' in '%s' was not renewed in time, so others may go on without it: %s"
                     )
-                    # The last call of all knows more than how long this one has tried.
-                    logger.warning(message, node.id, node.settings.run, node.connection.error or error)
+                    logger.warning(message, node.id, node.settings.run, error)
                 raise
         due = sent + node.interval
 

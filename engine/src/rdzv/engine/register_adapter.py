@@ -139,6 +139,17 @@ class RegisterAdapter(KeyValueBackend):
         if self._change(remove, timeout).outcome is PutOutcome.UNKNOWN:
             raise RendezvousConnectionError(f"The reply to deleting '{prefix}' was lost.")
 
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+
+        def remove(keys: _Keys, version: int) -> PutResult:
+            there = keys.get(key)
+            if there is None or there.token != token:
+                return PutResult(PutOutcome.CONFLICT)
+            del keys[key]
+            return PutResult(PutOutcome.APPLIED)
+
+        return self._change(remove, timeout).outcome
+
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         deadline = self._clock() + timeout
         token = since.revision

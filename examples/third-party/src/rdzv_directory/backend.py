@@ -103,6 +103,14 @@ class DirectoryBackend(KeyValueBackend):
             for key in self._names(prefix):
                 self._file(key).unlink()
 
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        with self._locked(timeout):
+            there = self._load(key)
+            if there is None or there.token != token:
+                return PutOutcome.CONFLICT
+            self._file(key).unlink()
+            return PutOutcome.APPLIED
+
     def close(self) -> None:
         """See `KeyValueBackend`. No file is open between two calls."""
         self._closed = True

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rdzv_core.backend import Expect, PutOutcome, PutResult, Token
 from rdzv_transport import contains
 
-from .store import Store, peek
+from .store import Store, attempts, peek
 from .values import Page, matches
 
 
@@ -35,7 +35,7 @@ class SharedPage:
         """Write one key under a condition; `commit` is called before the page is written, and may raise."""
         # What was seen last is probably there still: then one call will do.
         raw, fresh = self._seen, False
-        while True:
+        for _ in attempts(path):
             page = self._parse(raw)
             if matches(page.entries.get(path), expect):
                 new = page.written(path, value)
@@ -48,17 +48,21 @@ class SharedPage:
             else:
                 raw = self._seen = peek(store, self._key)
             fresh = True
+        raise AssertionError("attempts() raises")
 
     def delete(self, store: Store, prefix: str) -> list[str]:
         """Remove everything at or under `prefix`; returns the paths that were there."""
-        raw, won, gone = peek(store, self._key), False, [""]
-        while gone and not won:
+        raw = peek(store, self._key)
+        for _ in attempts(prefix):
             page = self._parse(raw)
             gone = [path for path in page.entries if contains(prefix, path)]
+            left = {path: entry for path, entry in page.entries.items() if path not in gone}
+            won = not gone
             if gone:
-                left = {path: entry for path, entry in page.entries.items() if path not in gone}
                 raw, won = self._write(store, raw, Page(left, page.created))
-        return gone
+            if won:
+                return gone
+        raise AssertionError("attempts() raises")
 
     def _write(self, store: Store, there: bytes | None, new: Page) -> tuple[bytes | None, bool]:
         """Replace the page if it is the expected one; returns its present bytes, and whether it was replaced."""

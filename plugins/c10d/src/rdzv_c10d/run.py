@@ -18,7 +18,7 @@ from .indexes import Indexes, names_in, path_of
 from .layout import WATCHERS, Layout, is_on_page, is_quiet, queues_key, store_key, top_of
 from .page import SharedPage
 from .reading import Listing, Reader
-from .store import Connection, Store, extend, peek, stores
+from .store import Connection, Store, attempts, extend, peek, stores
 from .values import KeyIndex, Version, entry_of, frame, matches, nonce, read_frame
 
 _STORES: Final = "rounds"
@@ -95,7 +95,7 @@ class Run:
         known = raw is not None or expect is ABSENT
         if not known:
             raw = peek(store, key)
-        while True:
+        for _ in attempts(path):
             if not (known or matches(entry_of(raw), expect)):
                 return PutResult(PutOutcome.CONFLICT, entry_of(raw))
             if raw is None:
@@ -108,6 +108,7 @@ class Run:
                 return put
             known = False
             raw = put.entry.token.raw if put.entry is not None else None
+        raise AssertionError("attempts() raises")
 
     def delete(self, connection: Connection, prefix: str) -> None:
         """Remove everything at or under `prefix`."""

@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,14 +15,18 @@ from typing import Any, Final, Protocol
 
 from rdzv_core.errors import RendezvousConnectionError
 
-FAILURES: Final = (RuntimeError, OSError)
-"""What a store of torch's raises when it cannot do its work: its `DistError` is a `RuntimeError`."""
+FAILURES: Final = (RuntimeError, OSError, MemoryError, ValueError)
+"""What a store of torch's raises when it cannot do its work: its `DistError` is a `RuntimeError`; the last two where it
+has taken what something else sends for a length."""
 
 _LONGEST: Final = 1e6
 """Seconds that are as good as no limit."""
 
 _ROOM: Final = 1 << 16
 """Bytes that a file system must have left for a FileStore."""
+
+_ATTEMPTS: Final = 1000
+"""More than a write takes in any crowd."""
 
 _LEVEL: Final = "TORCH_CPP_LOG_LEVEL"
 _importing: Final = threading.Lock()
@@ -166,9 +171,21 @@ def extend(store: Store, key: str, text: str) -> None:
         store.append(key, data)
         return
     there = peek(store, key) or b""
-    while (found := store.compare_set(key, there, there + data)) != there + data:
+    for _ in attempts(key):
+        if (found := store.compare_set(key, there, there + data)) == there + data:
+            return
         # A missing key answers with what was expected of it.
         there = b"" if found == there else found
+
+
+def attempts(key: str) -> Iterator[int]:
+    """As many as a write takes at most.
+
+    Raises:
+        RuntimeError: These were all: what is no TCPStore may answer each time that another was faster.
+    """
+    yield from range(_ATTEMPTS)
+    raise RuntimeError(f"of {_ATTEMPTS} attempts to write '{key}' none was the fastest; is it a TCPStore?")
 
 
 def without_prefixes(store: Any) -> Any:

@@ -124,6 +124,9 @@ class ConsulBackend(NetworkBackend[Keys]):
         index = None if expect is ANY else 0 if expect is ABSENT else expect
         return self.link.put(key, value, timeout, index)
 
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        return self.link.delete_version(key, token, timeout) if _is_index(token) else PutOutcome.CONFLICT
+
 
 def _header(option: str, text: str) -> dict[str, str]:
     if not re.fullmatch(r"[!-~]+", text):

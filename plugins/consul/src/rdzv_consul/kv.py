@@ -16,6 +16,9 @@ from .refusals import Refusals
 _HELD: Final = 10.0
 """Seconds after which a query that waits for a change is asked anew: so an agent that froze is noticed."""
 
+_REFUTED: Final = ("index is stale", "failed index check", "failed to check index")
+"""What Consul says of a condition that does not hold."""
+
 
 class Keys:
     """The keys of one run, as one process reaches them.
@@ -95,6 +98,19 @@ class Keys:
             if there is not None or index != 0:
                 return PutResult(PutOutcome.CONFLICT, there)
 
+    def delete_version(self, key: str, index: int, timeout: float) -> PutOutcome:
+        """Remove one key if this is its ModifyIndex."""
+        # Of one that is not there, `delete-cas` says that it was deleted.
+        operations = [{"Verb": verb, "Key": self._root + key, "Index": index} for verb in ("check-index", "delete")]
+
+        def judge(reply: Reply) -> PutOutcome:
+            return PutOutcome.CONFLICT if self._results(reply) is None else PutOutcome.APPLIED
+
+        try:
+            return self.client.call(self._transaction(operations, repeatable=False), timeout, judge)
+        except ReplyLostError:
+            return PutOutcome.UNKNOWN
+
     def delete(self, prefix: str, timeout: float) -> None:
         """Remove every key at or under `prefix`, in one step."""
         key = self._root + prefix
@@ -158,7 +174,7 @@ class Keys:
         for reason in [str(error["What"]) for error in answer["Errors"]]:
             if "Permission denied" in reason:
                 raise self._refusals.denied(reason)
-            if "index is stale" not in reason:
+            if not any(refuted in reason for refuted in _REFUTED):
                 raise ValueError(reason)
         return None
 

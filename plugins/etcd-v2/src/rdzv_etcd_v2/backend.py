@@ -71,6 +71,9 @@ class EtcdV2Backend(NetworkBackend[Keys]):
                 keys.keep_alive(deadline - time.monotonic())
         return put
 
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        return self.link.delete_version(key, token, timeout) if _is_index(token) else PutOutcome.CONFLICT
+
 
 class EtcdBackend(EtcdV2Backend):
     """`EtcdV2Backend` by its legacy name."""

@@ -96,6 +96,19 @@ class Keys:
                 return put
         raise RendezvousConnectionError(f"Others created and removed '{key}' for {timeout:.1f} s. Try again.")
 
+    def delete_version(self, key: str, index: int, timeout: float) -> PutOutcome:
+        """Remove one key if this is its modifiedIndex."""
+
+        def judge(reply: Reply) -> PutOutcome:
+            answer = _answer(reply, _NOT_FOUND, _COMPARE_FAILED)
+            return PutOutcome.CONFLICT if "errorCode" in answer else PutOutcome.APPLIED
+
+        request = Request("DELETE", f"{self._tree.file(key)}?prevIndex={index}", repeatable=False)
+        try:
+            return self.client.call(request, timeout, judge)
+        except ReplyLostError:
+            return PutOutcome.UNKNOWN
+
     def delete(self, prefix: str, timeout: float) -> None:
         """Remove every key at or under `prefix`, and the directories that are empty then."""
         deadline = time.monotonic() + timeout

@@ -107,6 +107,25 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
         except LeaseNotFoundError:
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=started + timeout - time.monotonic()))
 
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        compare = None if isinstance(token, Expect) else _condition(token)
+        if compare is None:
+            return PutOutcome.CONFLICT
+        where = self._keys.key(key)
+        request = {
+            "compare": [where | condition for condition in compare],
+            "success": [{"request_delete_range": where}],
+        }
+
+        def read(reply: dict[str, Any]) -> PutOutcome:
+            number_of(reply["header"]["revision"])
+            return PutOutcome.APPLIED if reply.get("succeeded", False) else PutOutcome.CONFLICT
+
+        try:
+            return self.link.etcd.call("/v3/kv/txn", request, timeout, read, repeatable=False)
+        except ReplyLostError:
+            return PutOutcome.UNKNOWN
+
     def open_lease(self, ttl: float, *, timeout: float) -> "EtcdLease":
         """See `KeyValueBackend.open_lease`. etcd counts in whole seconds."""
         request = {"TTL": str(max(math.ceil(ttl), math.ceil(self.min_lease_ttl)))}

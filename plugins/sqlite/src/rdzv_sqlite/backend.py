@@ -90,6 +90,18 @@ class SqliteBackend(KeyValueBackend):
             if removed.rowcount:
                 transaction.next_revision([fifo_of(self._root, prefix)])
 
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        try:
+            with self._database.transaction(timeout, write=True) as transaction:
+                there = self._find(transaction, key)
+                if there is None or not _matches(there, token):
+                    return PutOutcome.CONFLICT
+                transaction.execute("DELETE FROM entry WHERE key = ?", (self._root + key,))
+                transaction.next_revision([fifo_of(self._root, key)])
+        except CommitError:
+            return PutOutcome.UNKNOWN
+        return PutOutcome.APPLIED
+
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         deadline = time.monotonic() + timeout
 

@@ -92,6 +92,16 @@ class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
                 lease.forget()
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=deadline - time.monotonic()))
 
+    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+        deadline = time.monotonic() + timeout
+        if not isinstance(token, Version):
+            return PutOutcome.CONFLICT
+        try:
+            removed = self._writer.delete_version(key, token, self.link.session, deadline)
+        except ReplyLostError:
+            return PutOutcome.UNKNOWN
+        return PutOutcome.APPLIED if removed else PutOutcome.CONFLICT
+
     def open_lease(self, ttl: float, *, timeout: float) -> "ZooKeeperLease":
         """See `KeyValueBackend.open_lease`. ZooKeeper grants times within its limits only.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from kazoo import exceptions  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, GetData, SetData  # type: ignore[import-untyped]
@@ -89,9 +89,7 @@ class Writer:
             data, transaction = self._transaction(path, value, there, owner, within)
             requests = [*(Create(parent, b"", self._acl, 0) for parent in before), transaction]
             channel, (*made, written) = write.use(partial(_exchange, requests, deadline), deadline, repeatable=False)
-            if written.result is None or isinstance(written.result, _UNCERTAIN):
-                raise ReplyLostError(f"ZooKeeper does not know how it went: {written.result!r}.") from written.result
-            refuted = write.check(written, path, *_REFUTED)
+            refuted = _check_certain(write, written, path, *_REFUTED)
             if not isinstance(refuted, exceptions.ZookeeperError):
                 self._root_was_there = True
                 return PutResult(PutOutcome.APPLIED, read_entry(data, refuted))
@@ -111,6 +109,26 @@ class Writer:
                 return conflict
             if time.monotonic() >= deadline:
                 raise RendezvousConnectionError(f"{path} was not written in time: others kept changing it.")
+
+    def delete_version(self, key: str, version: Version, session: Session, deadline: float) -> bool:
+        """Remove a key if it still has this version.
+
+        Raises:
+            ReplyLostError: It may have been removed.
+            RendezvousError: Nothing was removed.
+        """
+        path = self._layout.path(key)
+        removal = [SetData(path, b"", version.number)]
+        if version.incarnation:
+            removal.append(Delete(incarnation_node(path, version.incarnation), -1))
+        # Where keys stand under it, its node stays, and holds nothing.
+        for last in ([Delete(path, -1)], []):
+            requests = [wire.Multi([*removal, *last])]
+            _, (written,) = session.use(partial(_exchange, requests, deadline), deadline, repeatable=False)
+            refuted = _check_certain(session, written, path, *_REFUTED, exceptions.NotEmptyError)
+            if not isinstance(refuted, exceptions.NotEmptyError):
+                break
+        return not isinstance(refuted, exceptions.ZookeeperError)
 
     def _made(self, path: str, parents: _Parents) -> tuple[Sequence[str], Sequence[str]]:
         """The parents of a path that are made before the transaction, and those that are made in it."""
@@ -147,6 +165,17 @@ class Writer:
         make = [Create(path, b"", self._acl, flags), SetData(path, data, 0)]
         above = [Create(parent, b"", self._acl, 0) for parent in parents]
         return data, wire.Multi([*above, *removal, *make, make_incarnation])
+
+
+def _check_certain(session: Session, written: wire.Reply, path: str, *expected: type[Exception]) -> Any:
+    """As `Session.check`.
+
+    Raises:
+        ReplyLostError: ZooKeeper does not say how it went.
+    """
+    if written.result is None or isinstance(written.result, _UNCERTAIN):
+        raise ReplyLostError(f"ZooKeeper does not know how it went: {written.result!r}.") from written.result
+    return session.check(written, path, *expected)
 
 
 def _conflict(path: str, expect: Version | Expect, entry: Entry | None) -> PutResult | None:
