@@ -35,7 +35,7 @@ def test_what_is_no_list_is_refused(text: str) -> None:
         expand(text)
 
 
-@pytest.mark.parametrize("text", [f"n[1-{MOST_HOSTS + 1}]", "n[1-60000]x[1-60000]", "n[1-60000],m[1-60000]"])
+@pytest.mark.parametrize("text", [f"n[1-{MOST_HOSTS + 1}]", "n[1-60000,1-60000]", "n[1-60000]x[1-60000]", "n[1-60000],m[1-60000]"])
 def test_a_list_of_too_many_hosts_is_refused_at_once(text: str) -> None:
     with pytest.raises(ValueError, match=str(MOST_HOSTS)):
         expand(text)
