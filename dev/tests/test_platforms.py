@@ -1,7 +1,9 @@
 """Agents that a platform has started, as its variables say, and that no option and no service is given."""
 
+import os
 import random
 import socket
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -97,3 +99,15 @@ def test_a_job_that_has_the_port_of_another_names_both(job: Job) -> None:
     stranger.says(
         f"belongs to another run, '.*rdzv-{number}'.* this one is '.*rdzv-{other}'. Give this run an endpoint"
     )
+
+
+def test_the_tests_are_in_no_job_whatever_has_started_them() -> None:
+    recorded = {name: value for each in RECORDED.values() for name, value in each["environ"].items()}
+    code = (
+        "import os, runpy; from rdzv_cli.platforms import *; print(detect(os.environ, PLATFORMS).names != '')\n"
+        "runpy.run_path('conftest.py'); print(detect(os.environ, PLATFORMS).names != '')"
+    )
+    command = [sys.executable, "-c", code]
+    environ = {**os.environ, **recorded}
+    said = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["True", "False"]
