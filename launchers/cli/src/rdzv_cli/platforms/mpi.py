@@ -31,7 +31,7 @@ OPEN_MPI_4: Final = Platform(
         "OMPI_MCA_orte_hnp_uri": "its address is that of mpirun, which may be a login node",
         "OMPI_MCA_num_restarts": _ONE_PROCESS,
     },
-    seen="jax-ml/jax cec06d1, jax/_src/clusters/ompi_cluster.py (2026-11-25)",
+    seen="Debian's Open MPI 4.1.4, mpirun, run on 2026-11-26; jax-ml/jax cec06d1, jax/_src/clusters/ompi_cluster.py",
 )
 
 HYDRA: Final = Platform(
