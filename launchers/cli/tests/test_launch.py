@@ -3,6 +3,7 @@
 import math
 import time
 import tomllib
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -426,10 +427,8 @@ ROW = Platform(name="ours", tells={"OUR_JOB": ".+"}, facts={Fact.JOB: (of("OUR_J
 
 
 def _arguments() -> Any:
-    from argparse import Namespace
-
     names = {"run_id", "nnodes", "nproc_per_node", "backend", "endpoint", "attempt", "drain"}
-    return Namespace(**dict.fromkeys(names), option=[], platform="auto", array="sweep", fail=None)
+    return Namespace(**dict.fromkeys(names), option=[], platform="auto", array="sweep", standalone=False, fail=None)
 
 
 def test_an_array_of_unknown_size_needs_its_number_of_nodes() -> None:
@@ -439,3 +438,34 @@ def test_an_array_of_unknown_size_needs_its_number_of_nodes() -> None:
 
 def test_the_nodes_that_a_user_has_named_are_those_of_the_whole_array() -> None:
     assert given(ARRAY | {"PET_NNODES": "2:4"}, "job")["nnodes"] == "2:4"
+
+
+def test_a_machine_alone_needs_no_run_id(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(monkeypatch, {"PET_RDZV_BACKEND": "etcd-v3", "PET_NPROC_PER_NODE": "2"})
+    for _ in range(2):
+        assert main(["run", "--standalone", "--nnodes=1:1", "--", "true"]) == 0
+    (first, options, _), (second, _, _) = taken
+    assert (first.max_nodes, first.backend, options.nproc_per_node) == (1, "sqlite", 2)
+    assert first.run_id.startswith("standalone-")
+    assert first.run_id != second.run_id
+    assert main(["run", "--standalone", "--run-id", "mine", "--", "true"]) == 0
+    assert taken[2][0].run_id == "mine"
+
+
+def test_a_machine_alone_is_one_in_a_job_of_several(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(monkeypatch, RECORDED["slurm-script"]["environ"])
+    assert main(["run", "--standalone", "--", "true"]) == 0
+    assert taken[0][0].max_nodes == 1
+    assert taken[0][0].run_id.startswith("standalone-")
+
+
+def test_several_machines_are_none_alone(
+    taken: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--standalone", "--nnodes", "2", "--", "true"]) == 2
+    assert (
+        "--standalone is a run of this machine alone, and --nnodes (or RDZV_NNODES) is '2'" in capsys.readouterr().err
+    )
+    monkeypatch.setenv("RDZV_NNODES", "1:2")
+    assert main(["run", "--standalone", "--", "true"]) == 2
+    assert not taken

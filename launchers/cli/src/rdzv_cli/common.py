@@ -74,6 +74,11 @@ def add_node_options(parser: argparse.ArgumentParser, environ: Mapping[str, str]
         help="how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES, else what the platform tells)",
     )
     parser.add_argument(
+        "--standalone",
+        action="store_true",
+        help="this machine alone, as torchrun's: --nnodes 1, and a run id that no other run has, unless one is given",
+    )
+    parser.add_argument(
         "--platform",
         default=os.environ.get("RDZV_PLATFORM") or AUTO,
         type=_platform,

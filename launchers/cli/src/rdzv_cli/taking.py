@@ -6,6 +6,7 @@ A flag comes before a variable of rdzv's, and that before the platform.
 import argparse
 import math
 import os
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -59,10 +60,22 @@ class Taking:
         is_asked = arguments.platform == AUTO and not is_inside(environ)
         launch = Launch.here(environ, arguments.array) if is_asked else Launch(Found())
         taking = cls(argparse.Namespace(**vars(arguments)), launch)
-        taking.launch.check(arguments.nnodes)
+        if arguments.standalone:
+            taking._stand_alone()
+        taking.launch.check(taking.arguments.nnodes)
         taking._fill(environ)
         taking._refuse_what_lacks()
         return taking
+
+    def _stand_alone(self) -> None:
+        nodes = self.arguments.nnodes or "1"
+        if nodes not in ("1", "1:1"):
+            raise RendezvousParameterError(
+                f"--standalone is a run of this machine alone, and --nnodes (or RDZV_NNODES) is '{printable(nodes)}': "
+                "leave one out."
+            )
+        self.arguments.nnodes = nodes
+        self.arguments.run_id = self.arguments.run_id or f"standalone-{secrets.token_hex(4)}"
 
     def _fill(self, environ: Mapping[str, str]) -> None:
         given = self.launch.given()
@@ -77,7 +90,8 @@ class Taking:
         for name in OPTIONS:
             if name in given and name not in said and getattr(self.arguments, name, None) is None:
                 self.options[name] = self._take(name, given[name])
-        if not self.arguments.backend and not self.arguments.endpoint and "backend" in given:
+        is_named = self.arguments.standalone or self.arguments.backend or self.arguments.endpoint
+        if not is_named and "backend" in given:
             for name in ("backend", "endpoint"):
                 if name in given:
                     setattr(self.arguments, name, self._take(name, given[name]))

@@ -306,7 +306,9 @@ def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> lis
         variables(agent.params, info, local_rank=rank, channel=channels.path(rank), **own)
         for rank in range(agent.options.nproc_per_node)
     )
-    return [{**agent.environment, **as_told(place, agent.params, agent.environment)} for place in places]
+    # As torchrun does: each of several processes would take all CPUs.
+    threads = {"OMP_NUM_THREADS": "1"} if agent.options.nproc_per_node > 1 else {}
+    return [{**threads, **agent.environment, **as_told(place, agent.params, agent.environment)} for place in places]
 
 
 def _place_in(info: RendezvousInfo, each: int) -> str:
