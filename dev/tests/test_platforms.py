@@ -18,6 +18,8 @@ from .agents import BUSY, Agent, wait_until
 ROOT: Final = Path(__file__).parents[2]
 RECORDED: Final[dict[str, Any]] = tomllib.loads((ROOT / "launchers/cli/tests/platforms.toml").read_text())
 QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
+PATIENCE: Final = 4 * BUSY
+"""Seconds for several agents at once, each of which imports torch, on a machine that does other things as well."""
 SOON: Final = "last_call_timeout=1,keep_alive_interval=0.5,keep_alive_max_attempt=4"
 
 
@@ -66,7 +68,7 @@ def test_the_nodes_of_a_job_meet_without_an_option_and_without_a_service(job: Jo
     number = free_job()
     program = ("sh", "-c", "echo rank $RANK of $WORLD_SIZE")
     first, second = (job.start(node, *program, SLURM_JOB_ID=number) for node in (0, 1))
-    assert (first.ends(), second.ends()) == (0, 0)
+    assert (first.ends(PATIENCE), second.ends(PATIENCE)) == (0, 0)
     for node, agent in enumerate((first, second)):
         assert f"rank {node} of 2" in agent.said
         assert f"backend c10d, endpoint localhost:{port_of(f'rdzv-{number}')}, 2 nodes, node n{node}." in agent.said
@@ -80,12 +82,12 @@ def test_a_requeued_job_goes_on_in_the_next_attempt_where_the_first_still_is(job
     for node in (0, 1):
         job.start(node, SLURM_JOB_ID=number)
     for agent in job.running:
-        agent.says("round 1: world size 2")
+        agent.says("round 1: world size 2", limit=PATIENCE)
     again = [job.start(node, "true", SLURM_JOB_ID=number, SLURM_RESTART_COUNT="1") for node in (0, 1)]
     for agent in again:
-        agent.says(r"attempt from SLURM_RESTART_COUNT")
-        agent.says(r"round 2: world size 2")
-        assert agent.ends() == 0
+        agent.says("attempt from SLURM_RESTART_COUNT", limit=PATIENCE)
+        agent.says("round 2: world size 2", limit=PATIENCE)
+        assert agent.ends(PATIENCE) == 0
 
 
 def test_a_job_that_has_the_port_of_another_names_both(job: Job) -> None:
@@ -93,11 +95,12 @@ def test_a_job_that_has_the_port_of_another_names_both(job: Job) -> None:
     port = port_of(f"rdzv-{number}")
     other = next(str(one) for one in range(10**6) if port_of(f"rdzv-{one}") == port)
     job.start(0, SLURM_JOB_ID=number)
-    wait_until(lambda: is_taken(port), BUSY)
+    wait_until(lambda: is_taken(port), PATIENCE)
     stranger = job.start(0, SLURM_JOB_ID=other)
     # It is asked again for 30 s: that job may be just about to end.
     stranger.says(
-        f"belongs to another run, '.*rdzv-{number}'.* this one is '.*rdzv-{other}'. Give this run an endpoint"
+        f"belongs to another run, '.*rdzv-{number}'.* this one is '.*rdzv-{other}'. Give this run an endpoint",
+        limit=PATIENCE,
     )
 
 

@@ -241,18 +241,19 @@ def test_several_tasks_on_a_node_are_refused(slurm: Slurm, folder: Path) -> None
 
 
 @pytest.mark.soak
-def test_each_requeue_is_the_next_attempt_of_the_same_run(
-    slurm: Slurm, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RDZV_ENDPOINT", str(folder / "nodes.db"))
-    (folder / "train.py").write_text(block_of("recipes.md", "import pathlib"))
-    job = Job(slurm, folder, BARE)
-    job.has_world(1, 3)
-    for restarts in range(1, 21):
-        slurm.command("scontrol", "requeue", job.id)
+@pytest.mark.parametrize("part", range(4))
+def test_each_preemption_is_followed_by_the_next_attempt_of_the_same_run(slurm: Slurm, folder: Path, part: int) -> None:
+    """Five times in each part, twenty in all."""
+    job = preempted(slurm, folder, prelude='print("from step", step, flush=True)')
+    for restarts in range(1, 6):
+        slurm.command("scancel", "--signal=USR1", job.id)
         job.waits(restarts)
+        saved = (folder / "checkpoint").read_text()
         # It is one run: its rounds are counted on.
         job.has_world(restarts + 1, 3)
-    assert job.said.count(f"run 'rdzv-{job.id}', ") == 3 * 21
-    assert job.said.count("attempt from SLURM_RESTART_COUNT") == 3 * 20
+        job.says(f"^from step {saved}$")
+    assert job.said.count(f"run 'rdzv-{job.id}', ") == 3 * 6
+    assert job.said.count("attempt from SLURM_RESTART_COUNT") == 3 * 5
+    assert job.said.count("]: drained: ") == 3 * 5
+    assert "node failed" not in job.said
     job.ends()
