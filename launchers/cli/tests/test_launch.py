@@ -1,10 +1,12 @@
 """What `rdzv run` takes from a platform: its run, its nodes, its service; and what it refuses."""
 
 import math
+import signal
 import time
 import tomllib
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +14,7 @@ import pytest
 from rdzv_core.errors import RendezvousParameterError
 
 from rdzv_cli import main
-from rdzv_cli.agent import AgentResult, ExitStatus
+from rdzv_cli.agent import AgentOptions, AgentResult, ExitStatus
 from rdzv_cli.launch import Launch, port_of
 from rdzv_cli.platforms import PLATFORMS, detect
 from rdzv_cli.taking import Taking
@@ -427,7 +429,7 @@ ROW = Platform(name="ours", tells={"OUR_JOB": ".+"}, facts={Fact.JOB: (of("OUR_J
 
 
 def _arguments() -> Any:
-    names = {"run_id", "nnodes", "nproc_per_node", "backend", "endpoint", "attempt", "drain"}
+    names = {"run_id", "nnodes", "backend", "endpoint", *(each.name for each in fields(AgentOptions))}
     return Namespace(**dict.fromkeys(names), option=[], platform="auto", array="sweep", standalone=False, fail=None)
 
 
@@ -468,4 +470,71 @@ def test_several_machines_are_none_alone(
     )
     monkeypatch.setenv("RDZV_NNODES", "1:2")
     assert main(["run", "--standalone", "--", "true"]) == 2
+    assert not taken
+
+
+VARIABLES: Final = {
+    "nproc_per_node": ("2", 2),
+    "max_restarts": ("3", 3),
+    "attempt": ("4", 4),
+    "master_port": ("29500-29599", "29500-29599"),
+    "grace": ("2.5", 2.5),
+    "keep_detached": ("1", True),
+    "drain": ("auto", 100.0),
+    "give_up_after": ("3", 3),
+    "hang_timeout": ("60", 60.0),
+    "on_drain": ("USR1", signal.SIGUSR1),
+    "signals_to_handle": ("TERM,INT", frozenset({signal.SIGTERM, signal.SIGINT})),
+    "check": ("port\n\ndisk:/tmp:1", ["port", "disk:/tmp:1"]),
+    "check_timeout": ("9", 9.0),
+    "check_cooldown": ("8", 8.0),
+    "pass_exit_code": ("YES", True),
+    "ok_exit_code": ("5,8", (5, 8)),
+    "pass_secrets": ("true", True),
+}
+
+
+def test_every_option_has_a_variable(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert VARIABLES.keys() == {each.name for each in fields(AgentOptions)} - {"local_addr"}
+    surround(monkeypatch, {f"RDZV_{name.upper()}": text for name, (text, _) in VARIABLES.items()})
+    assert main(["run", "--standalone", "--", "true"]) == 0
+    ((params, options, _),) = taken
+    for name, (_, value) in VARIABLES.items():
+        found = getattr(options, name)
+        assert ([check.name for check in found] if name == "check" else found) == value, name
+    assert params.config["attempt"] == 4
+
+
+def test_a_flag_comes_before_its_variable_and_that_before_the_platform(
+    taken: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surround(monkeypatch, ALONE | {"SLURM_RESTART_COUNT": "1", "PET_NPROC_PER_NODE": "3"})
+    surround(
+        monkeypatch, {"RDZV_NPROC_PER_NODE": "2", "RDZV_ATTEMPT": "7", "RDZV_KEEP_DETACHED": "0", "RDZV_GRACE": ""}
+    )
+    assert main(["run", "--", "true"]) == 0
+    assert main(["run", "--attempt", "8", "--nproc-per-node", "4", "--", "true"]) == 0
+    by_variable, by_flag = ((options.attempt, options.nproc_per_node) for _, options, _ in taken)
+    assert (by_variable, by_flag) == ((7, 2), (8, 4))
+    assert (taken[0][1].grace, taken[0][1].keep_detached) == (10.0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("RDZV_GRACE", "soon", "RDZV_GRACE: 'soon' is no number of seconds, such as 2.5."),
+        ("RDZV_PASS_SECRETS", "maybe", "RDZV_PASS_SECRETS: 'maybe' is neither 1 nor 0."),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_named(
+    taken: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    text: str,
+    why: str,
+) -> None:
+    monkeypatch.setenv(name, text)
+    assert main(["run", "--standalone", "--", "true"]) == 2
+    assert why in capsys.readouterr().err
     assert not taken

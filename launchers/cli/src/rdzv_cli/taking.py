@@ -16,6 +16,7 @@ from rdzv.config import environment
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.text import printable
 
+from .agent import AgentOptions
 from .agent.devices import processes
 from .common import AUTO, as_flag
 from .launch import HOSTED, Launch
@@ -60,6 +61,7 @@ class Taking:
         is_asked = arguments.platform == AUTO and not is_inside(environ)
         launch = Launch.here(environ, arguments.array) if is_asked else Launch(Found())
         taking = cls(argparse.Namespace(**vars(arguments)), launch)
+        AgentOptions.take_variables(taking.arguments, environ)
         if arguments.standalone:
             taking._stand_alone()
         taking.launch.check(taking.arguments.nnodes)

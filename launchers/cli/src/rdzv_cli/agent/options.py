@@ -1,7 +1,7 @@
 """What the user decides about the agent: each option of `rdzv run` once, as a field and as a flag."""
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ from ..common import as_flag, count, drain_seconds, exit_codes, rounds, seconds,
 from .checks import Check, parse_check
 from .devices import processes
 from .signals import ASKING, DRAIN_SIGNALS, signals_to_handle
+from .variables import value_of
 
 
 def _flag(help: str, *, default: Any = None, **more: Any) -> Any:
@@ -30,7 +31,7 @@ class AgentOptions:
         metavar="N",
     )
     max_restarts: int = _flag(
-        "how often CMD may fail on this node before it gives up (default: %(default)s); a new world costs none, nor "
+        "how often CMD may fail on this node before it gives up (default: {default}); a new world costs none, nor "
         "does a failure that the loss of another node explains",
         type=count,
         default=0,
@@ -51,7 +52,7 @@ class AgentOptions:
         metavar="PORT|RANGE",
     )
     grace: float = _flag(
-        "between asking CMD to end and killing it (default: %(default)g)",
+        "between asking CMD to end and killing it (default: {default:g})",
         type=seconds,
         default=10.0,
         metavar="SECONDS",
@@ -103,7 +104,7 @@ class AgentOptions:
         metavar="CHECK",
     )
     check_timeout: float = _flag(
-        "how long each check may take (default: %(default)g)", type=some_seconds, default=60.0, metavar="SECONDS"
+        "how long each check may take (default: {default:g})", type=some_seconds, default=60.0, metavar="SECONDS"
     )
     check_cooldown: float | None = _flag(
         "after a check has failed, wait so long and try again; twice as long each time, up to 8 times as long "
@@ -140,11 +141,22 @@ class AgentOptions:
 
     @classmethod
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
-        """Add a flag for each."""
+        """Add a flag for each; what none gives is None, so that a variable or a platform may tell it."""
         for each in fields(cls):
-            parser.add_argument(as_flag(each.name), default=each.default, **each.metadata)
-        # None: a platform may tell it.
-        parser.set_defaults(nproc_per_node=None)
+            flag = {**each.metadata, "help": each.metadata["help"].format(default=each.default)}
+            parser.add_argument(as_flag(each.name), default=None, **flag)
+
+    @classmethod
+    def take_variables(cls, arguments: argparse.Namespace, environ: Mapping[str, str]) -> None:
+        """Have the variables say what no flag does.
+
+        Raises:
+            RendezvousParameterError: One cannot be read.
+        """
+        for each in fields(cls):
+            # RDZV_LOCAL_ADDR is read with what every node has, whatever starts it.
+            if each.name != "local_addr" and getattr(arguments, each.name) is None:
+                setattr(arguments, each.name, value_of(each, environ))
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Self:
