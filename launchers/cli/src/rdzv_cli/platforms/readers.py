@@ -83,8 +83,11 @@ def first_pod(job_set: str, job: str) -> str:
 
 
 def trainer_job(address: str) -> str:
-    """The job of the address of its first node, as ``job-node-0-0.job``."""
-    return address.partition(".")[2].partition(".")[0] or address
+    """The job whose first node has the address ``job-node-0-0.job``."""
+    job = address.partition(".")[2].partition(".")[0]
+    if not job or not address.startswith(f"{job}-node-"):
+        raise ValueError("it is no address of a job's first node")
+    return job
 
 
 def quotient(number: str, divisor: str) -> int:
