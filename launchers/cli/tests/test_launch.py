@@ -95,6 +95,7 @@ def test_variables_of_torchrun_come_before_the_scheduler() -> None:
         "run_id": "mine",
         "nnodes": "2:3",
         "nproc_per_node": "gpu",
+        "max_restarts": "3",
         "node_name": "n2",
         "backend": "c10d",
         "endpoint": "n1:29400",
@@ -272,10 +273,12 @@ def test_drain_auto_takes_the_end_of_the_job(taken: list[Any], monkeypatch: pyte
 
 
 def test_the_processes_that_a_platform_tells_are_started(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    surround(monkeypatch, {"PET_NNODES": "1", "PET_RDZV_ID": "mine", "PET_NPROC_PER_NODE": "3"})
+    variables = {"PET_NNODES": "1", "PET_RDZV_ID": "mine", "PET_NPROC_PER_NODE": "3", "PET_MAX_RESTARTS": "4"}
+    surround(monkeypatch, variables)
     assert main(["run", "--", "true"]) == 0
     assert main(["run", "--nproc-per-node", "2", "--", "true"]) == 0
     assert [options.nproc_per_node for _, options, _ in taken] == [3, 2]
+    assert [options.max_restarts for _, options, _ in taken] == [4, 4]
 
 
 def test_processes_that_are_no_number_are_refused(
@@ -284,6 +287,9 @@ def test_processes_that_are_no_number_are_refused(
     surround(monkeypatch, {"PET_NNODES": "1", "PET_RDZV_ID": "mine", "PET_NPROC_PER_NODE": "many"})
     assert main(["run", "--", "true"]) == 2
     assert "PET_NPROC_PER_NODE: 'many' is neither a number" in capsys.readouterr().err
+    surround(monkeypatch, {"PET_NPROC_PER_NODE": "1", "PET_MAX_RESTARTS": "-1"})
+    assert main(["run", "--", "true"]) == 2
+    assert "PET_MAX_RESTARTS: '-1' is no whole number" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,13 @@ class Launch:
         return self.array == "job" and Fact.ARRAY in self.found.facts
 
     def given(self) -> dict[str, Taken]:
-        """What it gives: ``run_id``, ``nnodes``, ``nproc_per_node``, and options of the run."""
+        """What it gives: ``run_id``, ``nnodes``, options of the agent, and of the run."""
         facts = self.found.facts
         every = {
             "run_id": self._run_id(),
             "nnodes": self._nnodes(),
             "nproc_per_node": facts.get(Fact.PROCESSES),
+            "max_restarts": facts.get(Fact.MAX_RESTARTS),
             # Elements of an array are started again one by one: a higher attempt would take the run from the others.
             "attempt": None if self.is_array else facts.get(Fact.ATTEMPT),
             "node_name": facts.get(Fact.NODE_NAME),

@@ -8,7 +8,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,12 +18,13 @@ from rdzv_core.text import printable
 
 from .agent import AgentOptions
 from .agent.devices import processes
-from .common import AUTO, as_flag
+from .common import AUTO, as_flag, count
 from .launch import HOSTED, Launch
 from .platforms import Fact, Found, Taken
 from .told import is_inside
 
 _NEEDED: Final = ("run_id", "nnodes")
+_READ: Final[dict[str, Callable[[str], Any]]] = {"nproc_per_node": processes, "max_restarts": count}
 OPTIONS: Final = ("attempt", "node_name", "labels")
 """What a platform gives as options of the run."""
 
@@ -84,7 +85,8 @@ class Taking:
         for name in _NEEDED:
             if getattr(self.arguments, name) is None and name in given:
                 setattr(self.arguments, name, self._take(name, given[name]))
-        self._take_processes(given)
+        for name in _READ:
+            self._take_for_agent(name, given)
         if self.arguments.drain == AUTO:
             self._take_drain()
         said = {item.partition("=")[0] for item in self.arguments.option}
@@ -137,10 +139,11 @@ class Taking:
             self.drain_at = time.monotonic() + begins
             self._take("drain", self.launch.found.facts[Fact.ENDS])
 
-    def _take_processes(self, given: Mapping[str, Taken]) -> None:
-        if self.arguments.nproc_per_node is None and (told := given.get("nproc_per_node")):
+    def _take_for_agent(self, name: str, given: Mapping[str, Taken]) -> None:
+        """Have the platform say what the agent's user may decide."""
+        if getattr(self.arguments, name) is None and (told := given.get(name)):
             try:
-                self.arguments.nproc_per_node = processes(self._take("nproc_per_node", told))
+                setattr(self.arguments, name, _READ[name](self._take(name, told)))
             except argparse.ArgumentTypeError as error:
                 raise RendezvousParameterError(f"{told.source}: {error}.") from error
 

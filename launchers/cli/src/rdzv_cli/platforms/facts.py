@@ -22,6 +22,7 @@ class Fact(StrEnum):
     TASKS = "tasks on this node"
     LOCAL_RANK = "local rank"
     PROCESSES = "processes per node"
+    MAX_RESTARTS = "restarts at most"
     HOSTS = "hosts"
     FIRST_HOST = "first host"
     BACKEND = "backend"
@@ -32,7 +33,16 @@ class Fact(StrEnum):
 
 
 OF_PLACE: Final = frozenset(
-    {Fact.NODES, Fact.NODE_RANK, Fact.TASKS, Fact.LOCAL_RANK, Fact.PROCESSES, Fact.BACKEND, Fact.ENDPOINT}
+    {
+        Fact.NODES,
+        Fact.NODE_RANK,
+        Fact.TASKS,
+        Fact.LOCAL_RANK,
+        Fact.PROCESSES,
+        Fact.MAX_RESTARTS,
+        Fact.BACKEND,
+        Fact.ENDPOINT,
+    }
 )
 """What the innermost launcher knows best; of all else, the outermost platform does."""
 

@@ -9,8 +9,16 @@ _OPTIONS: Final = {
     Fact.JOB: (of("PET_RDZV_ID"),),
     Fact.NODES: (of("PET_NNODES", read=readers.nodes),),
     Fact.PROCESSES: (of("PET_NPROC_PER_NODE"),),
+    Fact.MAX_RESTARTS: (of("PET_MAX_RESTARTS"),),
     Fact.BACKEND: (of("PET_RDZV_BACKEND"),),
     Fact.ENDPOINT: (of("PET_RDZV_ENDPOINT"),),
+}
+
+_IGNORED: Final = {
+    "PET_MASTER_PORT": "the program's own port comes with the world",
+    "PET_RDZV_CONF": "it is for torchrun's backends: give --option, or RDZV_OPTIONS",
+    "PET_STANDALONE": "give --standalone",
+    "PET_LOCAL_ADDR": "give --local-addr, or RDZV_LOCAL_ADDR",
 }
 
 TRAINER: Final = Platform(
@@ -24,17 +32,18 @@ TRAINER: Final = Platform(
         Fact.NODE_RANK: (of("PET_NODE_RANK", read=readers.count),),
         Fact.FIRST_HOST: (of("PET_MASTER_ADDR"),),
     },
-    ignored={"PET_MASTER_PORT": "the program's own port comes with the world"},
+    ignored=_IGNORED,
     seen="kubeflow/trainer 8c0f505, pkg/runtime/framework/plugins/torch (2026-11-25)",
 )
 
 OPTIONS: Final = Platform(
     name="torchrun's variables",
     family="torchrun's variables",
-    tells={"PET_(NNODES|NPROC_PER_NODE|RDZV_(ID|BACKEND|ENDPOINT))": SET},
+    tells={"PET_(NNODES|NPROC_PER_NODE|MAX_RESTARTS|RDZV_(ID|BACKEND|ENDPOINT))": SET},
     comes_first=True,
     launches=False,
     facts=_OPTIONS,
+    ignored=_IGNORED,
     seen="torch 2.15.0, torch/distributed/argparse_util.py and run.py (2026-11-25)",
 )
 
