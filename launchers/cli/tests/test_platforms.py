@@ -271,3 +271,21 @@ def test_a_row_of_a_site_comes_first_and_may_be_broken() -> None:
     # A number of nodes that cannot be read is not replaced by another's; the job is the outermost's.
     assert (tells.get(Fact.NODES), tells.get(Fact.JOB)) == (None, "1")
     assert why(tells, "OURS") == "nodes: KeyError: '1'"
+
+
+def test_nothing_is_ignored_that_is_not_there_or_that_the_same_platform_says_otherwise() -> None:
+    def ignored(environ: Mapping[str, str]) -> set[str]:
+        return {each.name for each in found(environ).ignored}
+
+    assert ignored({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}) == set()
+    assert "SLURM_JOB_ID" not in ignored(RECORDED["slurm-array"]["environ"])
+    pai = {name: value for name, value in RECORDED["pai"]["environ"].items() if name != "NPROC_PER_NODE"}
+    assert "PET_NPROC_PER_NODE" not in ignored(pai | {"PET_NPROC_PER_NODE": "4"})
+    volcano = RECORDED["volcano"]["environ"]
+    empty = {name: "" for name in volcano if name.endswith("_NUM")}
+    assert empty
+    assert not ignored(volcano | empty) & empty.keys()
+
+
+def test_why_something_cannot_be_read_is_said_in_words() -> None:
+    assert why(found(STEP | {"SLURM_NODEID": "x"}), "SLURM_NODEID") == "node rank: no whole number"
