@@ -120,7 +120,7 @@ def test_a_process_and_its_forks_talk_with_their_agent(environment: pytest.Monke
     ("address", "processes", "coordinator", "devices"),
     [("n1", "1", "n1:29500", None), ("fd00::2", "4", "[fd00::2]:29500", [3])],
 )
-def test_jax_is_told_of_the_world(
+def test_jax_gets_the_world(
     environment: pytest.MonkeyPatch, address: str, processes: str, coordinator: str, devices: list[int] | None
 ) -> None:
     """dev/tests/test_jax.py has a real one."""

@@ -16,6 +16,6 @@ IN_PLACE_OF: Final = {
     "--role": "leave it out: a run has one role",
     "--monitor-interval": "leave it out: an agent knows at once when a process ends",
     "--start-method": "leave it out: CMD is any program",
-    "--event-log-handler": "leave it out: what happens is told to hooks",
+    "--event-log-handler": "leave it out: hooks get what happens",
 }
 """By their names with hyphens; how each answer goes on after "there is no option NAME"."""
