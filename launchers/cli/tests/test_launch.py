@@ -544,3 +544,49 @@ def test_a_variable_that_cannot_be_read_is_named(
     assert main(["run", "--standalone", "--", "true"]) == 2
     assert why in capsys.readouterr().err
     assert not taken
+
+
+def test_variables_of_torchrun_are_no_launcher() -> None:
+    """So a further step of Slurm's stays a run of its own, and a script on one node gets Slurm's advice."""
+    assert given(STEP | {"SLURM_STEP_ID": "1", "PET_NPROC_PER_NODE": "2"})["run_id"] == "rdzv-1.1"
+    script = RECORDED["slurm-script"]["environ"] | {"PET_RDZV_ID": "mine"}
+    with pytest.raises(RendezvousParameterError, match="put srun in front"):
+        launch(script).check(None)
+
+
+def test_the_first_host_is_known_with_the_nodes_or_without() -> None:
+    step = {name: value for name, value in STEP.items() if name != "SLURM_STEP_NUM_NODES"}
+    for environ, first in ((step, "n1"), (RECORDED["aws-batch"]["environ"], None)):
+        host = launch(environ).first_host()
+        assert host is not None
+        assert first in (None, host.value)
+    assert list(launch(STEP).ignored()) == []
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_a_script_is_refused_that_is_on_one_node_of_more(nodes: str) -> None:
+    script = RECORDED["slurm-script"]["environ"] | {"SLURM_JOB_NUM_NODES": nodes}
+    if nodes == "1":
+        launch(script).check(None)
+    else:
+        with pytest.raises(RendezvousParameterError, match=f"The job has {nodes} nodes"):
+            launch(script).check(None)
+    # What mpirun has started there is on every node.
+    launch(script | RECORDED["open-mpi-4"]["environ"]).check(None)
+
+
+def test_a_store_at_the_first_host_needs_a_backend_and_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rdzv_cli.launch.installed_backends", lambda: {"c10d": None})
+    monkeypatch.setattr("rdzv_cli.launch.find_spec", lambda name: None)
+    with pytest.raises(RendezvousParameterError, match="and torch is not installed"):
+        launch(STEP).endpoint("r")
+    monkeypatch.setattr("rdzv_cli.launch.find_spec", lambda name: name)
+    assert launch(STEP).endpoint("r").value == f"n1:{port_of('r')}"
+    monkeypatch.setattr("rdzv_cli.launch.installed_backends", dict)
+    with pytest.raises(RendezvousParameterError, match="and rdzv-c10d is not installed"):
+        launch(STEP).endpoint("r")
+
+
+def test_an_array_whose_nodes_torchruns_variables_say_has_so_many() -> None:
+    lsf = RECORDED["lsf-array"]["environ"]
+    assert given(lsf | {"PET_NNODES": "2:4"}, "job")["nnodes"] == "2:4"

@@ -105,12 +105,13 @@ class Launch:
         return next((platform.name for platform in self.found.platforms if platform.launches), "")
 
     def _nnodes(self) -> Taken | None:
-        nodes, elements = self.found.facts.get(Fact.NODES), self.found.facts.get(Fact.ARRAY_TASKS)
-        if nodes is None or (self.is_array and elements is None):
+        if (nodes := self.found.facts.get(Fact.NODES)) is None:
             return None
         # (What torchrun's variables say is said of the whole run.)
-        if not self.is_array or elements is None or isinstance(nodes.value, str):
+        if not self.is_array or isinstance(nodes.value, str):
             return replace(nodes, value=str(nodes.value))
+        if (elements := self.found.facts.get(Fact.ARRAY_TASKS)) is None:
+            return None
         return Taken(str(nodes.value * elements.value), (*elements.names, *nodes.names), nodes.platform)
 
     def first_host(self) -> Taken | None:
@@ -161,9 +162,9 @@ class Launch:
                 "--ntasks-per-node=1, mpirun --map-by ppr:1:node (Open MPI) or mpiexec -ppn 1 (MPICH), and give "
                 f"--nproc-per-node {tasks.value}; or, if each is to be a node, --platform none."
             )
-        nodes, here = self.found.facts.get(Fact.NODES), self.found.platforms
-        if nnodes is None and nodes is not None and not self.found.is_launched and here and nodes.value != 1:
-            advice = next((platform.advice for platform in here if platform.advice), "")
+        nodes = self.found.facts.get(Fact.NODES)
+        if nnodes is None and nodes is not None and not self.found.is_launched and nodes.value != 1:
+            advice = next((platform.advice for platform in self.found.platforms if platform.advice), "")
             if advice:
                 raise RendezvousParameterError(
                     f"The job has {nodes.value} nodes ({nodes.source}), and this is {self.found.names}: {advice}. "
