@@ -193,6 +193,8 @@ def capabilities(session: nox.Session) -> None:
     """Run the suite on all plugins, or on those named, and write docs/capabilities.md from what it reports."""
     plugins = {path.parents[1].name: path.parents[1] for path in ROOT.glob("plugins/*/tests/test_conformance.py")}
     reports = {name: ROOT / ".nox" / "reports" / f"{name}.json" for name in plugins}
+    if unknown := set(session.posargs) - set(plugins):
+        session.error(f"No plugin is named {', '.join(sorted(unknown))}; there are {', '.join(sorted(plugins))}")
     for name in session.posargs or plugins:
         tests = str(plugins[name] / "tests" / "test_conformance.py")
         # Where CI is set, a service that is missing is a failure.

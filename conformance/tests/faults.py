@@ -26,6 +26,7 @@ from .reference import (
     Service,
     SeveralEndpoints,
     Stored,
+    at_or_under,
 )
 
 
@@ -173,6 +174,42 @@ class LeaseForEver(Service):
     def write(self, key: str, stored: Stored | None) -> None:
         there = self.entries.get(key)
         super().write(key, replace(stored, lease=there.lease) if stored and there else stored)
+
+
+class KeepsAll(Service):
+    """A keep-alive renews every lease."""
+
+    def keep(self, number: int) -> bool:
+        lives = super().keep(number)
+        for lease in list(self.leases) if lives else ():
+            super().keep(lease)
+        return lives
+
+
+class LeaseOfTheNamesake(Service):
+    """Its leases have lists of names, from which a delete on a condition takes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: set[tuple[int | None, str]] = set()
+
+    def put(self, key: str, value: bytes, expect: str | int | None, lease: int | None) -> tuple[bool, Stored | None]:
+        there = self.entries.get(key)
+        won, now = super().put(key, value, expect, lease)
+        if won:
+            self.held -= {(there.lease, key)} if there else set()
+            self.held.add((lease, key))
+        return won, now
+
+    def delete(self, prefix: str) -> None:
+        self.held = {(lease, key) for lease, key in self.held if not at_or_under(key, prefix)}
+        super().delete(prefix)
+
+    def revoke(self, number: int) -> None:
+        for lease, key in self.held:
+            if lease == number and key in self.entries:
+                self.write(key, None)
+        super().revoke(number)
 
 
 class PartialList(Service):
@@ -338,6 +375,24 @@ class DeletesWhatIsBelow(Service):
         if removed:
             self.delete(key)
         return removed
+
+
+class RemembersThePlace(Service):
+    """Gives a key that was deleted on a condition its old place when it is made anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: dict[str, int] = {}
+
+    def delete_version(self, key: str, version: int | None) -> bool:
+        there = self.entries.get(key)
+        removed = super().delete_version(key, version)
+        if removed and there:
+            self.places[key] = there.order
+        return removed
+
+    def write(self, key: str, stored: Stored | None) -> None:
+        super().write(key, stored and replace(stored, order=self.places.get(key, stored.order)))
 
 
 class LooksThenDeletes(MemoryBackend):
@@ -654,6 +709,7 @@ FAULTS = {
         ),
         Fault(DeletesWhatIsGone, "test_delete_with_the_current_token_removes_one_key", "that does not exist"),
         Fault(DeletesWhatIsBelow, "test_delete_with_the_current_token_removes_one_key", "another key than the one"),
+        Fault(RemembersThePlace, "test_delete_with_the_current_token_removes_one_key", "has an old key's place"),
         Fault(LooksThenDeletes, "test_one_version_is_replaced_or_removed_once", "and removed as well"),
         Fault(DeniesWhatItRemoved, "test_delete_without_an_answer_is_unknown", "was lost answered <PutOutcome.CONF"),
         Fault(MissedChange, "test_changes_before_the_wait_are_not_slept_through", "a change was missed"),
@@ -669,6 +725,8 @@ FAULTS = {
         Fault(LeaseOfTheDead, "test_keys_of_a_killed_owner_go", "for the keys of a killed owner to go"),
         Fault(ForgetsLeasedKeys, "test_lease_is_true_to_its_word_after_a_restart", "a lease lives on without its keys"),
         Fault(RisenLease, "test_owner_that_slept_too_long_learns_it", "did not learn that its lease has ended"),
+        Fault(KeepsAll, "test_keep_alive_is_of_one_lease", "a lease lives on for as long as another is kept alive"),
+        Fault(LeaseOfTheNamesake, "test_last_put_decides_on_which_lease_a_key_hangs", "it no longer hung on"),
         Fault(LeaseForEver, "test_last_put_decides_on_which_lease_a_key_hangs", "a lease that it no longer hung on"),
         Fault(PartialList, "test_many_keys_are_read_completely", "100 of 1100 keys are missing"),
         Fault(TornList, "test_snapshot_is_of_one_moment", "gave a state that never was: of two keys, written one"),

@@ -90,3 +90,10 @@ def test_a_long_value_that_is_no_envelope_is_shown_in_short() -> None:
 def test_what_is_no_envelope_is_refused(data: bytes) -> None:
     with pytest.raises(RendezvousStateError):
         Envelope.unpack(data)
+
+
+def test_successor_of_whatever_was_read_can_be_read() -> None:
+    header, _, payload = SECOND.pack().partition(b"\n")
+    largest = Envelope.unpack(json.dumps(json.loads(header) | {"epoch": 2**62 - 1}).encode() + b"\n" + payload)
+    after = Envelope.wrap(b"", writer="a", previous=largest)
+    assert Envelope.unpack(after.pack()) == after

@@ -134,17 +134,17 @@ def test_the_engine_stays_small() -> None:
     a loop without room for its thread begins later, 12; `await_departure` and `closed`, 11; the address towards the
     service in time, 10; the bound of leaving, 3; a rank 0 that the others can reach, 28; that what cannot be read is
     said once, 8; how long a refusal has lasted, 13; an address by its interface or network, and one that is refused,
-    96; a port of a range, which nodes keep from each other, 56; what a node waits for, in words, with what a leader
+    97; a port of a range, which nodes keep from each other, 56; what a node waits for, in words, with what a leader
     has to tell it for that, 137; that a run of another version is said to be one, 15; the version of each node, 4;
     which of a node's drains stands, 22; that a pardon names a node that is quarantined, 4; that all nodes of a run
     have one policy, 31; that what is read is bounded before it is believed, 33; that a node which was behind is named,
     and not said to have failed first, 3; that a store's key is no longer than every service takes, 8; for how long a
     node that waits has been refused, 10; what a node that gives up lacks, 4; which options ask for a world that cannot
     be, 1; an error of a first look that is said once, 1; that of many keys which cannot be read ten are named, 10; and
-    of many nodes that are evicted 32, 4; that a deleted key is removed for good where nothing can bring it back, 96; a
+    of many nodes that are evicted 32, 4; that a deleted key is removed for good where nothing can bring it back, 98; a
     world for JAX, 6."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6502
+    assert sum(map(_lines_of_code, modules)) <= 6505
 
 
 def _lines_of_code(text: str) -> int:

@@ -168,6 +168,8 @@ GROUPS: Final = (
     ),
     Group(("rdzv.engine.worlds",), ("worlds", "lead_coroutine")),
     Group(("rdzv.engine.waits",), ("waits",)),
+    Group(("rdzv.engine.ports",), ("ports",)),
+    Group(("rdzv.engine.address",), ("address",)),
     Group(
         ("rdzv_cli.platforms.hostlist", "rdzv_cli.platforms.readers", "rdzv_cli.platforms.detect", "rdzv_cli.launch"),
         ("hostlist", "readers", "platforms", "launch"),

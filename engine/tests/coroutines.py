@@ -76,7 +76,7 @@ class Harness:
         """Show a node what the service holds."""
         node.connection.on_contact()
         node.connection.on_renewal(self.now)
-        node.apply_snapshot(self.client.read_all("control", SOON))
+        node.apply_snapshot(self.client.read_all("control", SOON, node.run.snapshot))
 
     def put(self, key: str, payload: bytes, *, previous: Any = ABSENT, **more: Any) -> VersionedValue:
         """Write as another node would: over any value that exists."""

@@ -109,12 +109,11 @@ SITUATIONS: Final[Mapping[str, tuple[Wait, str]]] = {
         replace(
             LATER,
             last_round=1,
-            status=news(Phase.RUNNING, 2),
+            status=RunStatus(2, Phase.RUNNING, 3, 0),
             state=State(0, 2, ("b.91", "c.e0"), "10.0.0.2", 29500, 2, 4),
             quarantine="quarantined for another 42 s: it failed first in 3 consecutive rounds",
         ),
-        "quarantined for another 42 s: it failed first in 3 consecutive rounds; round 2 has 2; no news yet "
-        "from b.91, which leads; if it is dead, another leads after 15 s",
+        "quarantined for another 42 s: it failed first in 3 consecutive rounds; running, 3 here: round 2 has 2",
     ),
     "the service has never answered": (
         replace(FIRST, seconds=12.0, silence=math.inf, error=AWAY),
@@ -131,6 +130,10 @@ SITUATIONS: Final[Mapping[str, tuple[Wait, str]]] = {
     "it refuses the password": (
         replace(FIRST, error=RendezvousDeniedError("wrong password"), is_refused=True),
         "the service refuses this node: wrong password",
+    ),
+    "this machine has no room for a thread": (
+        replace(FIRST, shortage=RendezvousConnectionError("The thread 'rdzv-watch' cannot start (ulimit -u).")),
+        "this machine lacks what the node needs: The thread 'rdzv-watch' cannot start (ulimit -u).",
     ),
 }
 """What a node knows, and what it says then. The table of docs/cli.md is made of them."""

@@ -171,6 +171,7 @@ def test_a_name_that_is_not_known_is_warned_of(
         f"by the name 'data', which is no interface of this machine, and which its resolver does not know ({outcome})"
         in caplog.text
     ) is warned
+    assert ("give another local_addr; this machine has " in caplog.text) is warned
 
 
 def test_a_resolver_that_is_silent_is_not_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +198,18 @@ def test_an_address_of_this_machine_is_taken(given: str) -> None:
     assert own_address(given) == given
 
 
-@pytest.mark.parametrize("given", [FOREIGN, "2001:db8::5", f"::ffff:{FOREIGN}", "fe80::1%lo", "fe80::1%no-such"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        FOREIGN,
+        "2001:db8::5",
+        f"::ffff:{FOREIGN}",
+        "fe80::1%lo",
+        "fe80::1%no-such",
+        "127.255.255.255",
+        "255.255.255.255",
+    ],
+)
 def test_an_address_of_another_machine_is_refused_but_behind_nat(given: str) -> None:
     with pytest.raises(RendezvousParameterError) as refused:
         own_address(given)

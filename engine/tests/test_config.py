@@ -37,6 +37,13 @@ def test_one_number_of_nodes_is_both() -> None:
     assert (params.min_nodes, params.max_nodes, params.endpoint) == (3, 3, "")
 
 
+@pytest.mark.parametrize("name", ["min_nodes", "max_nodes", "min", "max"])
+def test_the_nodes_are_given_by_one_name(name: str) -> None:
+    message = f"^The mapping gives 'nnodes' and '{name}', which mean the same: leave one out.$"
+    with pytest.raises(RendezvousParameterError, match=message):
+        config.from_mapping({"backend": "b", "run_id": "r", "nnodes": "2:4", name: 2})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -46,8 +53,9 @@ def test_one_number_of_nodes_is_both() -> None:
         ({"min": "two"}, "The mapping has 'two' as min_nodes; an integer is expected."),
         ({"min": True}, "The mapping has True as min_nodes; an integer is expected."),
         ({"min": 1.5}, "The mapping has 1.5 as min_nodes; an integer is expected."),
-        ({"min_nodes": 2}, "The mapping gives 'min_nodes' twice."),
-        ({"nnodes": "2:4"}, "The mapping gives 'min' twice."),
+        ({"min_nodes": 2}, "The mapping gives 'min' and 'min_nodes', which mean the same: leave one out."),
+        ({"max_nodes": 2}, "The mapping gives 'max' and 'max_nodes', which mean the same: leave one out."),
+        ({"nnodes": "2:4"}, "The mapping gives 'nnodes' and 'min', which mean the same: leave one out."),
         ({"x": 1, "options": {"x": 2}}, "The mapping gives 'x' twice."),
         ({"options": {"run_id": "r"}}, "The mapping has 'run_id' among the options; it belongs beside them."),
         ({"options": "x=1"}, "The mapping has something else than a table of options as 'options'."),
@@ -172,9 +180,8 @@ def test_a_toml_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nnodes", "min", "max_nodes", "endpoint"])
 def test_an_integer_that_python_cannot_write_down_is_refused(name: str, tmp_path: Path) -> None:
     path, huge = tmp_path / "job.toml", f"0x{5000 * 'f'}"
-    arguments = {"backend": "'b'", "run_id": "'r'", "min": "1", "max": "1", name: huge}
-    if name in ("nnodes", "max_nodes"):
-        del arguments["max"]
+    numbers = {"nnodes": {}, "max_nodes": {"min": "1"}}.get(name, {"min": "1", "max": "1"})
+    arguments = {"backend": "'b'", "run_id": "'r'", **numbers, name: huge}
     path.write_text("\n".join(f"{key} = {value}" for key, value in arguments.items()))
     with pytest.raises(RendezvousParameterError, match=r"what was given.* expected"):
         config.from_toml(path)

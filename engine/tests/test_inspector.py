@@ -549,7 +549,7 @@ class TestFitness:
             ):
                 observer.drain("x", 1.0, "", 5.0)
             assert node.leave()
-            with pytest.raises(RendezvousParameterError, match="here are: none"):
+            with pytest.raises(RendezvousParameterError, match=r"; none is here, or its id is another\."):
                 observer.drain(node.view.node_id, 1.0, "", 5.0)
 
     def test_one_of_another_version_is_not_called_absent(self, shared: Shared) -> None:
@@ -566,10 +566,29 @@ class TestFitness:
                 observer.drain("b", 1.0, "spot", 5.0)
             assert not shared.service.under("run/control/drains")
             # There is no state yet, and no leader.
-            with pytest.raises(OtherVersionError, match=r"another version of rdzv \(schema 4, this one reads 3\)"):
-                observer.status(5.0)
+            status = observer.status(5.0)
+            assert status.phase == "unknown"
+            (unread,) = status.unreadable
+            assert "another version of rdzv (schema 4, this one reads 3)" in unread
+            assert unread.startswith("a.1: ")
+            node = shared.node(node_name="b")
+            node.next_rendezvous()
+            status = observer.status(5.0)
+            assert (status.phase, [one.id for one in status.nodes]) == ("running", [node.view.node_id])
+            assert status.unreadable == (unread,)
+            node.leave()
             lease.revoke(5)
-            assert observer.status(5.0).phase == "unknown"
+            assert observer.status(5.0).unreadable == ()
+
+    def test_a_notice_that_cannot_be_read_is_said_at_the_first_look(
+        self, shared: Shared, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with RunInspector(shared.params()) as observer:
+            put = with_keys(shared.kind(shared.service)).put("control/failures/1", b"x", expect=ABSENT, timeout=5)
+            assert put.outcome is PutOutcome.APPLIED
+            for _ in range(2):
+                observer.status(5.0)
+        assert [message.partition(": ")[0] for message in caplog.messages] == ["ignoring 'control/failures/1'"]
 
     def test_an_empty_text_names_no_node(self, shared: Shared) -> None:
         shared.node(node_name="a", quarantine_after=1).next_rendezvous()

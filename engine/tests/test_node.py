@@ -696,6 +696,8 @@ class TestFailures:
         self, node: Node, clock: Clock, state: NodeState, patience: float
     ) -> None:
         node.registration.state = state
+        # Two calls that are refused, one after the other, take no longer than it may last.
+        assert node.failures.patience_of_a_call() == patience / 2
         began = clock.now
         self.refuse(node, KEEP, began)
         clock.now += patience - 0.5
@@ -920,7 +922,7 @@ class TestNotices:
         harness.show(node)
         assert set(node.run.notices.drains) == {"d"}
         assert [message.partition(": ")[0] for message in caplog.messages] == [
-            f"ignoring '{key}' of 'run'" for key in (drain_key("b"), failure_key(3), quarantine_key("c"))
+            f"ignoring '{key}'" for key in (drain_key("b"), failure_key(3), quarantine_key("c"))
         ]
 
     def test_of_many_that_cannot_be_read_the_first_are_named(
@@ -933,7 +935,7 @@ class TestNotices:
                     harness.memory.write(f"run/{failure_key(number)}", b"not ours", None)
             harness.show(node)
         assert len(caplog.messages) == MOST_IGNORED + 1
-        assert caplog.messages[-1] == "ignoring further keys of 'run' that cannot be read"
+        assert caplog.messages[-1] == "ignoring further keys that cannot be read"
 
     def test_before_the_first_round_they_are_news_too(self) -> None:
         harness = Harness()

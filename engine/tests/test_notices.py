@@ -1,7 +1,5 @@
 """What stands in the service about nodes beside their own records."""
 
-from dataclasses import replace
-
 import pytest
 from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_core.keys import unescape
@@ -73,15 +71,15 @@ def test_one_kind_alone_is_found(kind: str) -> None:
     assert list(getattr(read_notices(harness.client.read_all("control", harness.now)), kind).values()) == [record]
 
 
-def test_what_cannot_be_read_is_left_out() -> None:
+def test_what_cannot_be_read_is_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     harness = Harness()
     harness.put(drain_key("a.1"), b"{}")
     harness.put(failure_key(7), b"nonsense")
     harness.put("control/failures/last", Failure("a.1", "", False).encode())
     harness.put(drain_key("b.1"), b"", deleted=True)
-    notices = read_notices(harness.client.read_all("control", harness.now))
-    assert replace(notices, unreadable={}) == NONE
-    assert set(notices.unreadable) == {drain_key("a.1"), failure_key(7)}
+    assert read_notices(harness.client.read_all("control", harness.now)) == NONE
+    ignored = [message.partition(": ")[0] for message in caplog.messages]
+    assert ignored == [f"ignoring '{key}'" for key in (drain_key("a.1"), failure_key(7))]
 
 
 def test_keys_are_found_whether_they_can_be_read_or_not() -> None:

@@ -119,10 +119,12 @@ def test_a_port_that_is_freed_in_time_is_waited_for(two: range) -> None:
                 server.close()
             return super()._take(family)
 
-    ports = Wait(two[:1])
-    with ports.reserved("127.0.0.1", time.monotonic() + 15) as port:
+    ports, told = Wait(two[:1]), list[str]()
+    with ports.reserved("127.0.0.1", time.monotonic() + 15, lambda error: told.append(str(error))) as port:
         assert port == two[0]
     assert len(asked) == 2
+    taken, over = told
+    assert (taken.startswith("No port from"), over) == (True, "None")
     ports.release()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from rdzv_core.backend import KeyValueBackend, PutOutcome, PutResult
+from rdzv_core.envelope import NONCE_HISTORY
 
 import rdzv.engine.removable as removable_module
 import rdzv.store as store_module
@@ -260,6 +261,20 @@ def test_a_removal_whose_reply_is_lost_finds_out(
     assert rows(backend) == rows_after
     # A removal of what was written first, or a deletion of what another wrote then.
     assert store.check(["k"]) == (fault is Fault.REPLY_LOST and change[0] == "set")
+
+
+def test_a_removal_that_many_overtake_finds_out(backend: MemoryBackend, other: KeyValueStore) -> None:
+    def overtake() -> None:
+        for number in range(NONCE_HISTORY + 2):
+            other.set("k", str(number))
+
+    mine = Meanwhile(backend.service, overtake)
+    store = KeyValueStore(mine, timeout=LONG)
+    store.set("k", "first")
+    store.set("k", "second")
+    mine.fail("delete_version", Fault.DELAYED)
+    assert store.delete_key("k")
+    assert not other.check(["k"])
 
 
 def test_a_lost_write_that_others_overtake_for_ever_is_an_error(

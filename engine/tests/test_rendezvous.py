@@ -530,6 +530,15 @@ class TestFaults:
         with pytest.raises(errors.RendezvousDeniedError, match="wrong password"):
             node.next_rendezvous()
 
+    def test_a_refusal_lasts_no_longer_where_a_time_to_live_is_long(self) -> None:
+        backend = MemoryBackend()
+        backend.refuse(errors.RendezvousDeniedError("wrong password"), "read_all")
+        timeout = RendezvousTimeout(join=seconds(20), refused=seconds(0.5))
+        node = DynamicRendezvousHandler.from_backend("run", None, backend, 1, 1, None, timeout, 1.0, 60)
+        with pytest.raises(errors.RendezvousDeniedError, match=r"is asked for 0.5 s .*: wrong password"):
+            node.next_rendezvous()
+        node.leave()
+
     @pytest.mark.parametrize("key", ["state", "leader", "status"])
     @pytest.mark.parametrize("value", [b"", b"\x80\x04K\x01.", b'{"rdzv":1}\n', b"[[[" * 9999])
     def test_corrupt_bytes_are_one_clear_error(self, simple: Run, key: str, value: bytes) -> None:

@@ -82,7 +82,7 @@ def test_a_service_that_stays_away_is_an_error(
 
 
 def test_a_refusal_is_not_tried_again_by_who_is_in_no_run(backend: MemoryBackend, empty: DecodedSnapshot) -> None:
-    client = RetryingClient(backend, "observer", accepts_refusals=True)
+    client = RetryingClient(backend, "observer", refused=lambda: 0.0)
     backend.refuse(RendezvousDeniedError("not you"), "wait")
     with pytest.raises(RendezvousDeniedError, match="not you"):
         client.wait_for(lambda seen: False, "keys", empty, time.monotonic() + LONG)
@@ -99,6 +99,18 @@ def test_a_refusal_is_an_outage_to_who_is_in_a_run(
     backend.refuse(RendezvousDeniedError("not you"), "read_all")
     with pytest.raises(RendezvousDeniedError, match=r"^not you$"):
         client.read_all("keys", time.monotonic() + 0.3)
+
+
+def test_a_refused_call_is_tried_again_for_so_long_at_most_and_no_other(backend: MemoryBackend) -> None:
+    client = RetryingClient(backend, "a", refused=lambda: 0.5)
+    backend.refuse(RendezvousDeniedError("not you"), "read_all")
+    with pytest.raises(RendezvousDeniedError, match=r"^not you$"):
+        client.read_all("keys", time.monotonic() + 4.0)
+    assert backend.calls == {"read_all": 1}
+    backend.refuse(RendezvousConnectionError("away"), "read_all")
+    with pytest.raises(RendezvousConnectionError, match="away"):
+        client.read_all("keys", time.monotonic() + 1.0)
+    assert backend.calls["read_all"] > 2
 
 
 @pytest.mark.parametrize("least", [0.0, 5.0])

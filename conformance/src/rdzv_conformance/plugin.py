@@ -59,6 +59,7 @@ def pytest_pycollect_makeitem(
 ) -> Generator[None, object, object]:
     """Refuse a class that would test nothing, and deviations from parameters that a test does not have."""
     if inspect.isclass(obj) and issubclass(obj, Conformance):
+        _refuse_heir_of_a_base(obj)
         if collector.istestclass(obj, name):
             _refuse_unconnected(name, obj)
         else:
@@ -153,6 +154,14 @@ def _seconds(config: pytest.Config) -> float:
     if not 0 <= seconds <= threading.TIMEOUT_MAX:
         raise pytest.UsageError(f"--rdzv-timeout, rdzv_timeout: {given!r} is no number of seconds from 0 (never) on.")
     return seconds
+
+
+def _refuse_heir_of_a_base(cls: type[Conformance]) -> None:
+    """Refuse a class that says nothing of ``__test__``, and inherits False: pytest passes over it without a word."""
+    if "__test__" not in vars(cls) and not getattr(cls, "__test__", True):
+        raise pytest.Collector.CollectError(
+            f"{cls.__name__} inherits __test__ = False, so it would test nothing. Write __test__ = True in it."
+        )
 
 
 def _refuse_unconnected(name: str, cls: type[Conformance]) -> None:

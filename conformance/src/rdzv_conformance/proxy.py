@@ -58,7 +58,14 @@ class FaultProxy:
         self._accepting = self._start(self._accept)
 
     def pass_requests(self, near: socket.socket, far: socket.socket) -> None:
-        """Pass on what comes from a client, until it or the server hangs up."""
+        """Pass on what comes from a client, until it or the server hangs up.
+
+        A subclass counts the requests, and sends `answer` to the client instead, if that is set.
+
+        Args:
+            near: The client.
+            far: The server.
+        """
         while data := near.recv(1 << 20):
             self._gates["requests"].wait()
             far.sendall(data)

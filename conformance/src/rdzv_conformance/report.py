@@ -62,9 +62,14 @@ class _Backend:
     def remarks(self) -> Iterator[str]:
         """What a reader of the summary should know."""
         if self.not_needed:
-            yield f"{len(self.not_needed)} skipped tests are about the lack of what it has"
+            count = len(self.not_needed)
+            tests = "1 skipped test is" if count == 1 else f"{count} skipped tests are"
+            yield f"{tests} about the lack of what it has"
         for capability, reason in self.declared.get("unsupported", {}).items():
             yield f"has no {capability}: {reason}"
+        # Optional, and no capability: a backend gives no reason of its own.
+        optional = (one for one in self.results.values() if one.topic == "deleting" and one.outcome == "unsupported")
+        yield from dict.fromkeys(one.reason for one in optional)
         if untried := self.untried():
             yield f"declares {', '.join(untried)}: nothing here has tried it"
         for reason in dict.fromkeys(one.reason for one in self.results.values() if one.outcome == "not tried"):

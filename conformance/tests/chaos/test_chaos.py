@@ -16,7 +16,6 @@ from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import EtcdServer, require_service
 
 KINDS = ["kill", "pause", "partition", "outage"]
-ON_A_FILE = [name for name in FAULTS if name not in {"close", "shutdown", "partition", "member", "outage"}]
 PATIENCE = 200.0
 
 

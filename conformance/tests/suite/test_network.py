@@ -63,3 +63,10 @@ def test_what_a_simple_backend_lacks_is_named(pytester: pytest.Pytester, path: P
 def test_what_it_does_right_passes(pytester: pytest.Pytester, path: Path) -> None:
     result = pytester.runpytest("-k", "neighbours or refused_connection or not_resolved", str(path))
     assert result.parseoutcomes()["passed"] == 3
+
+
+def test_a_proxy_that_answers_nothing_is_no_fault_of_the_backend(pytester: pytest.Pytester, path: Path) -> None:
+    path.write_text(path.read_text().replace("with Lines(", "with FaultProxy("))
+    result = pytester.runpytest("-k", "something_else", str(path))
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["*the fixture `proxy` must give a subclass of FaultProxy whose `pass_requests` *"])

@@ -69,6 +69,10 @@ REFUSED = {
         )
         for method in ("__init__(self): pass", "__new__(cls): return super().__new__(cls)")
     },
+    "base that is no test": (
+        "class Base(Connected, RegisterConformance):\n    __test__ = False\nclass TestIt(Base): pass",
+        "*TestIt inherits __test__ = False, so it would test nothing. Write __test__ = True in it.*",
+    ),
     "name that pytest passes over": (
         "class MyBackendTests(Connected, RegisterConformance): pass",
         "*pytest passes over MyBackendTests, so it would test nothing*",
@@ -366,7 +370,16 @@ def test_slow_leases_are_in_the_summary(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["ends leases up to 2.0 s later than a second after their time: it looks every 2 s"])
 
 
+@pytest.mark.parametrize("inherits", [True, False])
+def test_inherited_delete_version_is_in_the_summary(pytester: pytest.Pytester, inherits: bool) -> None:
+    line = "    delete_version = KeyValueBackend.delete_version\n" if inherits else ""
+    pytester.makepyfile("from rdzv_core import KeyValueBackend\n" + CAPABLE + line + SERVED.format(line=""))
+    result = pytester.runpytest("-k", "name_is_reported or delete_of_an_earlier_version")
+    said = "'capable' inherits `delete_version`: keys that are deleted from a store leave some bytes"
+    assert result.outlines.count(said) == inherits
+
+
 def test_skips_that_are_no_lack_are_explained(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CAPABLE + SERVED.format(line=""))
     result = pytester.runpytest("-k", "name_is_reported or polling_is_quick or service_without_leases")
-    result.stdout.fnmatch_lines(["1 skipped tests are about the lack of what it has"])
+    result.stdout.fnmatch_lines(["1 skipped test is about the lack of what it has"])

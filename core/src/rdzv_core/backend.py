@@ -49,8 +49,7 @@ Token = Any
 made it looks inside. rdzv compares tokens with ``==`` and nothing else."""
 
 MAX_PAYLOAD: Final = 256 * 1024
-"""The largest payload, in bytes, that every backend must carry. rdzv refuses a larger one before it is sent.
-A backend must accept `MAX_PAYLOAD` plus 1024 bytes of rdzv's envelope."""
+"""The largest payload, in bytes; rdzv refuses a larger one. A backend takes 1024 more, for rdzv's envelope."""
 MAX_KEY: Final = 1024
 """The longest key, in characters, that every backend must take beside its prefix and the run's id; none is longer."""
 

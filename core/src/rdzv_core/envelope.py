@@ -16,6 +16,8 @@ from .errors import RendezvousStateError
 from .text import shown
 
 _SCHEMA: Final = 1
+# What is written after a value that was read can be read itself, whatever that one says of its epoch.
+_MAX_EPOCH: Final = 2**62 - 1
 NONCE_HISTORY: Final = 48
 """How many earlier nonces a value carries: so many writers may overtake the one whose reply was
 lost before it can no longer learn that it was applied. The last is always the nonce of the key's first write,
@@ -71,7 +73,7 @@ class Envelope:
         recent_nonces = (previous.nonce, *previous.recent_nonces)
         if len(recent_nonces) > NONCE_HISTORY:
             recent_nonces = (*recent_nonces[: NONCE_HISTORY - 1], recent_nonces[-1])
-        return cls(payload, writer, nonce, previous.epoch + 1, recent_nonces, deleted)
+        return cls(payload, writer, nonce, min(previous.epoch + 1, _MAX_EPOCH), recent_nonces, deleted)
 
     def supersedes(self, known: "Envelope") -> bool:
         """Whether this is later than a value of the same key that is known: it did not come before.
@@ -116,5 +118,5 @@ class Envelope:
         texts = (self.writer, self.nonce, *self.recent_nonces)
         if not all(isinstance(text, str) and len(text) < 256 for text in texts):
             raise TypeError("a short text is expected")
-        if type(self.epoch) is not int or not 0 < self.epoch < 2**62 or type(self.deleted) is not bool:
+        if type(self.epoch) is not int or not 0 < self.epoch <= _MAX_EPOCH or type(self.deleted) is not bool:
             raise TypeError("epoch or deleted is malformed")

@@ -1,5 +1,6 @@
 """Threads that work for the callers of a backend."""
 
+import errno
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,7 +23,11 @@ def start_thread(work: Callable[..., None], *arguments: object, name: str) -> th
     try:
         thread.start()
     except RuntimeError as error:
-        raise RendezvousConnectionError(f"The thread '{name}' cannot start: {error} (ulimit -u, pids.max).") from error
+        # The system has said EAGAIN; the class that Python makes of it says nothing.
+        shortage = OSError(errno.EAGAIN, str(error))
+        raise RendezvousConnectionError(
+            f"The thread '{name}' cannot start: {error} (ulimit -u, pids.max)."
+        ) from shortage
     return thread
 
 

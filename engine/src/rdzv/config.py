@@ -33,6 +33,8 @@ __all__ = [
 
 _REQUIRED: Final = ("backend", "run_id", "min_nodes", "max_nodes")
 _NUMBERS: Final = ("min_nodes", "max_nodes")
+_SPELLINGS: Final = (("nnodes", "min", "min_nodes"), ("nnodes", "max", "max_nodes"))
+"""The names under which a source may give the one and the other."""
 _SEMICOLON: Final = re.compile(r"[^=]*;\s*[A-Za-z_]+\s*=.*", re.DOTALL)
 """A value that goes on with another option; one that has pairs, as in ``labels=a=1;b=2``, begins with a name."""
 _DEEPEST: Final = 20
@@ -225,12 +227,17 @@ def _said(layer: Layer, *, both_numbers: bool) -> dict[str, Any]:
     options = items.pop("options", {})
     if not isinstance(options, Mapping):
         raise RendezvousParameterError(f"{layer.source} has something else than a table of options as 'options'.")
-    nnodes = items.pop("nnodes", None)
-    if nnodes is not None and not both_numbers:
-        least, most = parse_nnodes(nnodes if isinstance(nnodes, str) else shown(nnodes), layer.spell("nnodes"))
-        items = _join(items, {"min": least, "max": most}, layer.source)
-    short = {f"{name}_nodes": items.pop(name) for name in ("min", "max") if name in items}
-    items = _join(items, short, layer.source)
+    if both_numbers or items.get("nnodes") is None:
+        items.pop("nnodes", None)
+    for names in _SPELLINGS:
+        if len(given := [name for name in names if name in items]) > 1:
+            which = " and ".join(f"'{name}'" for name in given)
+            raise RendezvousParameterError(f"{layer.source} gives {which}, which mean the same: leave one out.")
+    if "nnodes" in items:
+        nnodes = items.pop("nnodes")
+        text = nnodes if isinstance(nnodes, str) else shown(nnodes)
+        items["min_nodes"], items["max_nodes"] = parse_nnodes(text, layer.spell("nnodes"))
+    items |= {f"{name}_nodes": items.pop(name) for name in ("min", "max") if name in items}
     if misplaced := [name for name in ARGUMENTS if name in options]:
         raise RendezvousParameterError(
             f"{layer.source} has '{misplaced[0]}' among the options; it belongs beside them."

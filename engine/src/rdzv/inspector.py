@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -112,6 +112,8 @@ class Status:
         failed_first: Which node failed first, or was behind, in each of the last rounds that ended so, and why: as
             ``round 4: node failed first: reason``; a failure that was that of no node is left out.
         quarantines: Which nodes are quarantined, by name, for how long from when they learn of it, and why, in words.
+        unreadable: Which nodes another version of rdzv runs, whose records this one cannot read, in words. In the phase
+            ``unknown`` they are all that is known.
     """
 
     run_id: str
@@ -129,6 +131,7 @@ class Status:
     closed_reason: str | None
     failed_first: tuple[str, ...] = ()
     quarantines: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 class RunInspector:
@@ -144,9 +147,9 @@ class RunInspector:
         backend, _ = create_backend(load_backend_plugin(params.backend).as_client(params))
         self._run_id, self._attempt = params.run_id, settings.attempt
         keys = with_keys(backend)
-        self._client = RetryingClient(with_leases(keys, settings), "observer", accepts_refusals=True)
+        self._client = RetryingClient(with_leases(keys, settings), "observer", refused=lambda: 0.0)
         # The keys whether their leases live or not, and a round's store, whose keys have none.
-        self._raw = RetryingClient(keys, "observer", accepts_refusals=True)
+        self._raw = RetryingClient(keys, "observer", refused=lambda: 0.0)
         self._control: DecodedSnapshot | None = None
         self._nodes_seen: DecodedSnapshot | None = None
 
@@ -158,7 +161,7 @@ class RunInspector:
 
         Raises:
             RendezvousConnectionError: The service could not be reached.
-            RendezvousStateError: What it holds is not readable.
+            RendezvousStateError: The state is not readable.
         """
         deadline = time.monotonic() + timeout
         status = self._look(deadline)
@@ -176,15 +179,12 @@ class RunInspector:
     def _look(self, deadline: float) -> Status:
         # In this order: nodes that go after the run is closed are not missed.
         nodes = self._nodes(deadline)
-        control = self._control = self._client.read_all(records.CONTROL, deadline)
+        control = self._control = self._client.read_all(records.CONTROL, deadline, self._control)
         state = read_record(State, control.get(STATE_KEY))
         if state is not None and state.pages is not None:
             state = with_world(state, self._client.read_all(state.pages.folder, deadline))
-        status = _describe(self._run_id, control, state, nodes)
-        if status.phase == Phase.UNKNOWN and (others := self._others()):
-            # There is a node all the same.
-            raise next(iter(others.values()))
-        return status
+        unreadable = tuple(f"{node}: {error}" for node, error in sorted(self._others().items()))
+        return replace(_describe(self._run_id, control, state, nodes), unreadable=unreadable)
 
     def closed(self, timeout: float) -> Closed | None:
         """Why the attempt of the parameters is over: it is closed, or a higher one has begun; None: it is not.
@@ -269,9 +269,9 @@ class RunInspector:
         here = [*live, *others]
         drained = tuple(one for one in here if node == one or name_of(one) in (node, name_in_id(node)))
         if not drained:
+            there = f"here are: {', '.join(map(printable, here))}" if here else "none is here, or its id is another"
             raise RendezvousParameterError(
-                f"No node '{printable(node)}' is in the run '{printable(self._run_id)}'; here are: "
-                f"{', '.join(map(printable, here)) or 'none'}."
+                f"No node '{printable(node)}' is in the run '{printable(self._run_id)}'; {there}."
             )
         if unread := next((others[one] for one in drained if one in others), None):
             raise unread

@@ -7,7 +7,7 @@ from typing import Any
 
 from rdzv_core import Snapshot
 
-from rdzv import Event, RendezvousConnectionError, RendezvousError
+from rdzv import Event, RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 from rdzv.engine import effects, leader
 from rdzv.engine.client import ATTEMPT, DecodedSnapshot, RetryingClient
 from rdzv.engine.effects import Coroutine, Effect
@@ -269,6 +269,7 @@ class SimulatedRunner:
     def _call(self, running: RunningCoroutine, effect: effects.Call) -> None:
         """Make a call, again and again until its deadline, as `RetryingClient` does."""
         turn, pauses = running.turn, self._node.pauses()
+        refused_until = self._clock() + self._node.failures.patience_of_a_call()
         try:
             planned: _Planned = effect.perform(self._client)
         except RendezvousError as error:
@@ -286,7 +287,10 @@ class SimulatedRunner:
                     self._node.connection.on_contact()
             elif isinstance(error, RendezvousConnectionError):
                 self._node.connection.on_error(error)
-                pause = pauses.within(self._clock.seconds_until(planned.deadline), error)
+                until = planned.deadline
+                if isinstance(error, RendezvousDeniedError):
+                    until = min(until, refused_until)
+                pause = pauses.within(self._clock.seconds_until(until), error)
                 if pause is not None:
                     self._timeline.after(pause, self._process.does, attempt)
                     return

@@ -341,7 +341,8 @@ def test_a_terminal_has_no_run_of_its_own(
     """The second command there would be told that its job is done."""
     surround(monkeypatch, RECORDED["slurm-pty"]["environ"])
     assert main(["run", "--", "true"]) == 2
-    assert "Slurm (terminal) does not tell what is needed: give --run-id, --nnodes." in capsys.readouterr().err
+    needed = "--run-id (or RDZV_RUN_ID), --nnodes (or RDZV_NNODES)"
+    assert f"Slurm (terminal) does not tell what is needed: give {needed}." in capsys.readouterr().err
     # Several agents of one machine meet in a file, as everywhere.
     assert main(["run", "--run-id", "r", "--nnodes", "2", "--", "true"]) == 0
     assert taken[0][0].backend == "sqlite"
@@ -411,7 +412,7 @@ def test_an_agent_in_a_run_is_not_what_the_platform_has_started(
     surround(monkeypatch, ALONE | {"RDZV_TOLD": "run=0123456789abcdef"})
     with pytest.raises(SystemExit):
         main(["run", "--", "true"])
-    assert "required: --run-id, --nnodes" in capsys.readouterr().err
+    assert "required: --run-id (or RDZV_RUN_ID), --nnodes (or RDZV_NNODES)" in capsys.readouterr().err
 
 
 def test_a_row_of_a_site_that_is_broken_is_named(

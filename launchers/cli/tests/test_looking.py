@@ -12,8 +12,11 @@ from engine.tests.memory import MemoryBackend
 from engine.tests.test_inspector import OUTAGE, UNREADABLE, WHERE, Shared, crash
 from engine.tests.test_rendezvous import listening
 from engine.tests.waiting import wait_until
-from rdzv import EventKind, RendezvousParameterError, RendezvousTimeoutError
+from rdzv import EventKind, RendezvousParameterError, RendezvousSettings, RendezvousTimeoutError
+from rdzv.engine.handler import with_keys, with_leases
 from rdzv.inspector import RunInspector
+from rdzv_core import ABSENT
+from rdzv_core.envelope import Envelope
 
 from rdzv_cli import main
 
@@ -71,6 +74,31 @@ def test_a_member_that_is_gone_is_shown_once(shared: Shared, capsys: pytest.Capt
     }
     assert missing[dies.view.node_id]["left"] is None
     stays.leave()
+
+
+def test_a_node_of_another_version_is_named_and_the_rest_is_shown(
+    shared: Shared, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = RendezvousSettings.from_parameters(shared.params())
+    backend = with_leases(with_keys(shared.kind(shared.service)), settings)
+    record, lease = Envelope(b'{"schema":4}', "new", "1").pack(), backend.open_lease(60.0, timeout=5)
+    backend.put("nodes/0/a.1", record, expect=ABSENT, lease=lease, timeout=5)
+    named = "  not readable: a.1: The node record in the service was written by another version of rdzv (schema 4, this"
+    assert main(["status", *WHERE]) == 7
+    first, leader, unread = capsys.readouterr().out.splitlines()
+    assert (first, leader) == ("run run: unknown, attempt 0, round 0", "  leader: none")
+    assert unread.startswith(named)
+    node = shared.node(node_name="b")
+    node.next_rendezvous()
+    assert main(["status", *WHERE]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("run run: running, attempt 0, round 1\n")
+    assert node.view.node_id in said
+    assert named in said
+    node.leave()
+    # It has left a trace, so that the run id is the right one.
+    assert main(["close", *WHERE]) == 0
+    assert "trace" not in capsys.readouterr().out
 
 
 def test_a_run_whose_nodes_went_before_they_had_a_world_is_unknown(

@@ -37,7 +37,7 @@ def test_a_failure_is_counted_when_the_next_world_stands(caplog: pytest.LogCaptu
     assert (restarts.count, restarts.are_spent) == (1, True)
     restarts.fail(FAILS)
     assert restarts.settle(handler(Verdict.FIRST, True)) == FAILS
-    assert caplog.messages == [FAILS.what, f"{FAILS.what}; restart 1 of 1", FAILS.what]
+    assert caplog.messages == [FAILS.what, "that failure costs restart 1 of 1", FAILS.what]
 
 
 def test_one_that_is_explained_costs_none(caplog: pytest.LogCaptureFixture) -> None:
@@ -46,10 +46,15 @@ def test_one_that_is_explained_costs_none(caplog: pytest.LogCaptureFixture) -> N
     assert restarts.pending(handler(None, False)) == FAILS
     assert restarts.settle(handler(Verdict.EXPLAINED, False)) is None
     assert restarts.count == 0
-    assert caplog.messages[1:] == [f"{FAILS.what}; that costs no restart: 'c' was lost"]
+    assert caplog.messages[1:] == ["that failure costs no restart: 'c' was lost"]
     # It is forgotten.
     assert restarts.pending(handler(None, False)) is None
     assert restarts.settle(handler(None, False)) is None
+
+
+def test_one_that_no_other_could_explain_is_said_with_its_restart(caplog: pytest.LogCaptureFixture) -> None:
+    assert Restarts(1).pay(FAILS) is None
+    assert caplog.messages == [f"{FAILS.what}; restart 1 of 1"]
 
 
 def test_one_that_was_behind_pays_though_its_command_works() -> None:

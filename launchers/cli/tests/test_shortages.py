@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 from engine.tests.memory import MemoryBackend, MemoryService
 from rdzv import DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings
-from rdzv.engine import ports, room
+from rdzv.engine import ports
+from rdzv_core import shortages
 from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_cli import main
-from rdzv_cli.agent import Agent, AgentOptions, AgentResult, ExitStatus, Restarts, shortages
+from rdzv_cli.agent import Agent, AgentOptions, AgentResult, ExitStatus, Restarts
 from rdzv_cli.agent.guard import Guard
 
 
 @pytest.fixture(autouse=True)
 def pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shortages, "_PAUSE", 0.01)
-    monkeypatch.setattr(room, "_PAUSE", 0.01)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += seconds
 
     monkeypatch.setattr(shortages, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    monkeypatch.setattr(shortages, "PATIENCE", 0.03)
+    monkeypatch.setattr(shortages, "_PATIENCE", 0.03)
 
 
 def error_of(number: int) -> OSError:
@@ -197,7 +197,6 @@ def test_no_room_for_the_thread_of_a_leader_is_no_timeout_of_the_service(monkeyp
 
 @pytest.mark.usefixtures("impatient")
 def test_a_port_that_is_taken_is_no_outage_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_PATIENCE", 0.0)
     with socket.create_server(("", 0)) as taken:
         ending = run(["true"], master_port=str(taken.getsockname()[1]))
     assert ending.exit_status is ExitStatus.ERROR

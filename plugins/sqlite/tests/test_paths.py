@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 from rdzv_conformance.processes import Link, Processes
 from rdzv_core.backend import ANY
-from rdzv_core.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
+from rdzv_core.errors import (
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousParameterError,
+    RendezvousStateError,
+)
 
 from rdzv_sqlite import SqliteBackend
 from rdzv_sqlite.paths import default_path, describe
@@ -52,7 +57,23 @@ def test_folder_of_another_user(tmp_path: Path, processes: Processes, forbidden:
     tmp_path.chmod(0o755)
     assert name == RendezvousDeniedError.__name__
     assert str(path) in message
+    assert f"owner ({os.getuid()}) can allow it" in message
     assert [file.name for file in tmp_path.iterdir()] == ["rdzv.db"], "who may not write has left files"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root may write into every folder, another user not into this one")
+def test_a_folder_of_another_user_is_no_database(tmp_path: Path, processes: Processes) -> None:
+    for folder in [tmp_path, *tmp_path.parents[:3]]:
+        folder.chmod(0o755)
+
+    def put(link: Link) -> list[object]:
+        os.setuid(UNPRIVILEGED)
+        error = put_error(tmp_path)
+        return [type(error).__name__, str(error)]
+
+    name, message = processes.fork(put).result()
+    assert name == RendezvousParameterError.__name__
+    assert f"'{tmp_path}' is a folder" in message
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can leave a file of another user's")
@@ -76,6 +97,49 @@ def test_a_log_of_another_user_is_named(tmp_path: Path, processes: Processes) ->
     assert name == RendezvousDeniedError.__name__
     assert f"'{path}-wal'" in message
     assert "its owner (0) or root" in message
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be a user of another group")
+def test_what_is_kept_beside_it_has_the_group_of_a_database(tmp_path: Path, processes: Processes) -> None:
+    path, group = tmp_path / "rdzv.db", 54321
+    with closing(SqliteBackend(str(path), "run")) as client:
+        client.put("key", b"", expect=ANY, timeout=5)
+    for folder in [tmp_path, *tmp_path.parents[:3]]:
+        folder.chmod(0o755)
+    tmp_path.chmod(0o777)
+    os.chown(path, UNPRIVILEGED - 1, group)
+    path.chmod(0o660)
+
+    def look(link: Link) -> None:
+        os.setgroups([group])
+        os.setgid(UNPRIVILEGED)
+        os.setuid(UNPRIVILEGED)
+        with closing(SqliteBackend(str(path), "run")) as client:
+            client.wait("key", client.read_all("key", timeout=5), timeout=0.1)
+            link.send("looks")
+            link.receive()
+
+    reader = processes.fork(look)
+    assert reader.receive() == "looks"
+    beside = sorted(tmp_path.glob("rdzv.db?*"))
+    assert [file.name.rstrip("0123456789") for file in beside] == ["rdzv.db-shm", "rdzv.db-wal", "rdzv.db.fifo."]
+    assert {(file.stat().st_gid, file.stat().st_mode & 0o777) for file in beside} == {(group, 0o660)}
+    reader.send("go on")
+    reader.result()
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a second name"])
+def test_what_is_no_file_of_its_own_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "rdzv.db"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        with closing(SqliteBackend(str(path), "run")) as client:
+            client.put("key", b"", expect=ANY, timeout=5)
+        os.link(path, tmp_path / "other.db")
+    error = put_error(path)
+    assert isinstance(error, RendezvousStateError)
+    assert ("is no database" if kind == "a pipe" else "has 2 names (hard links)") in str(error)
 
 
 class TestDefault:

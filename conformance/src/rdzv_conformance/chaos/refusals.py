@@ -14,8 +14,8 @@ class Refusal(Enum):
     """What a service refuses: the kinds of calls, by the names of their methods. The simulator has the same."""
 
     NOTHING = frozenset[str]()
-    KEYS = frozenset({"put", "delete"})
-    WRITES = frozenset({"put", "delete", "open_lease", "keep_alive", "revoke"})
+    KEYS = frozenset({"put", "delete", "delete_version"})
+    WRITES = KEYS | {"open_lease", "keep_alive", "revoke"}
     ALL = WRITES | {"read", "read_all", "wait"}
 
 

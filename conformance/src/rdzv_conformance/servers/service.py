@@ -31,8 +31,11 @@ class LocalService(ABC):
     """
 
     program: ClassVar[str]
+    """What messages, and the names of its temporary folders, call it."""
     port_count: ClassVar[int]
+    """How many ports it takes; clients use the first, `get_port`."""
     host: ClassVar[str] = "127.0.0.1"
+    """The address that it listens on."""
     settings_elsewhere: ClassVar[tuple[str, ...]] = ()
     """How the variables begin by which users configure the program: they are not for this server."""
 

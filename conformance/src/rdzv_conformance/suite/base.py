@@ -228,20 +228,26 @@ def _close(backend: RendezvousBackend) -> None:
         backend.close()
 
 
-def refusal(call: Callable[[], object], kind: type[_E]) -> _E:
-    """The error in which a call must end; the message names what it does instead, and the rule that it breaks."""
+def refusal(call: Callable[[], object], kind: type[_E], where: str = "") -> _E:
+    """The error in which a call must end; the message names what it does instead, and the rule that it breaks.
+
+    Args:
+        call: What is refused.
+        kind: The error.
+        where: When it is, in words, where the call alone does not say it.
+    """
     try:
         answer = call()
     except kind as error:
         return error
     except RendezvousError as error:
-        pytest.fail(f"{kind.__name__} must be raised, and this was: {error!r}")
+        pytest.fail(f"{kind.__name__} must be raised{where}, and this was: {error!r}")
     except Exception as error:
         raise AssertionError(
             f"only errors of the RendezvousError family leave a backend, raised from the client's own: here "
-            f"{kind.__name__}. This one left it as it was: {error!r}"
+            f"{kind.__name__}{where}. This one left it as it was: {error!r}"
         ) from error
-    pytest.fail(f"{kind.__name__} must be raised, and the answer was {answer!r}")
+    pytest.fail(f"{kind.__name__} must be raised{where}, and the answer was {answer!r}")
 
 
 def entry_of(snapshot: Snapshot, name: str) -> Entry:

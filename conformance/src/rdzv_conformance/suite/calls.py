@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -73,12 +74,18 @@ def end_of(call: Callable[[], Any]) -> tuple[Any, float]:
     return end, time.monotonic() - began
 
 
-def ends_of(calls: Mapping[str, Future[tuple[Any, float]]]) -> dict[str, tuple[Any, float]]:
-    """How calls that run in other threads have ended; those that do not end are named."""
-    if missing := wait(calls.values(), _PATIENCE).not_done:
-        names = ", ".join(name for name, call in calls.items() if call in missing)
+def begun(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Future[tuple[Any, float]]]:
+    """Calls, each in a thread of its own, which keeps no test from its end; and how each ends, as `end_of`."""
+    return {name: in_thread(partial(end_of, call), name) for name, call in calls.items()}
+
+
+def ends_of(calls: Mapping[str, Callable[[], Any]]) -> dict[str, tuple[Any, float]]:
+    """How calls end that are made at once; those that do not end are named."""
+    ends = begun(calls)
+    if missing := wait(ends.values(), _PATIENCE).not_done:
+        names = ", ".join(name for name, end in ends.items() if end in missing)
         pytest.fail(f"these calls have not ended within {_PATIENCE:g} s, whatever their timeout: {names}")
-    return {name: call.result() for name, call in calls.items()}
+    return {name: end.result() for name, end in ends.items()}
 
 
 def result_of(call: Future[_T], name: str, seconds: float = _PATIENCE) -> _T:

@@ -39,7 +39,7 @@ class DeletingConformance(Conformance):
 
     @pytest.mark.usefixtures("deleting")
     def test_delete_with_the_current_token_removes_one_key(self, clients: Clients) -> None:
-        """The key is gone, for who waits as well, and no key under it; it can be made anew, and its token is dead."""
+        """The key is gone, for who waits as well, and no key under it; it can be made anew, in another place."""
         client, other = clients(), clients()
         below = client.put(f"{KEY}/below", b"x", expect=ABSENT, timeout=CALL).entry
         old = _write(client)
@@ -49,6 +49,7 @@ class DeletingConformance(Conformance):
         assert gone.entries == {f"{KEY}/below": below}, "another key than the one was removed"
         assert _delete(client, old.token) is PutOutcome.CONFLICT, "a key was removed that does not exist"
         new = _write(client)
+        assert new.order > old.order, "a new key has an old key's place"
         assert _delete(client, old.token) is PutOutcome.CONFLICT, "the token of a removed key was accepted"
         assert other.read(KEY, timeout=CALL) == new, "the token of a removed key removed its successor"
         assert _delete(other, new.token) is PutOutcome.APPLIED, "a token that another client made was refused"

@@ -5,7 +5,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -15,7 +14,7 @@ from rdzv_core.threads import in_thread
 from ..deadlines import eventually
 from ..meanwhile import unanswered_names
 from .base import CALL, KEY, ROOT, refusal
-from .calls import calls_of, end_of, held, holds_more_than, is_unknown
+from .calls import begun, calls_of, held, holds_more_than, is_unknown
 from .server import ServerConformance, ServerHarness
 
 _LONG: Final = CALL
@@ -36,10 +35,10 @@ class EndingsConformance(ServerConformance):
         client = harness.connect()
         since = client.read_all(ROOT, timeout=CALL)
         calls = calls_of(client, since, _LONG)
-        ended = {"the wait before": _begin(calls["wait"])}
+        ended = begun({"the wait before": calls["wait"]})
         time.sleep(0.2)  # either it waits by now, or it is about to: both must end
         with harness.away("frozen"):
-            ended |= {name: _begin(call) for name, call in calls.items()}
+            ended |= begun(calls)
             time.sleep(0.1)  # whether they have been sent by now or not
             _close_ends(client.close, ended)
         eventually(lambda: not holds_more_than(before), "a closed client to go")
@@ -48,10 +47,11 @@ class EndingsConformance(ServerConformance):
         """Where no server takes the connection, the client that connects hears nothing."""
         with _full_queue() as endpoint:
             client = harness.tcp_client(endpoint)
-            read = _begin(lambda: client.read(KEY, timeout=_LONG))
+            reads = begun({"read": lambda: client.read(KEY, timeout=_LONG)})
             time.sleep(0.1)
-            assert not read.done(), f"no server takes the connection, and a read has ended: {read.result()[0]!r}"
-            _close_ends(client.close, {"read": read})
+            early = [read.result()[0] for read in reads.values() if read.done()]
+            assert not early, f"no server takes the connection, and a read has ended: {early!r}"
+            _close_ends(client.close, reads)
 
     def test_name_that_does_not_resolve_holds_up_nothing(self, harness: ServerHarness) -> None:
         """A call ends in time and names the endpoint, `close` ends one that has more time, and no thread stays."""
@@ -63,15 +63,10 @@ class EndingsConformance(ServerConformance):
                 pytest.fail(f"a read with a timeout of {_SHORT} s has not given up a name that does not resolve")
             error = refusal(short.result, RendezvousConnectionError)
             assert _UNRESOLVED in str(error), f"the error does not name the endpoint {_UNRESOLVED}: {error}"
-            long = _begin(lambda: client.read(KEY, timeout=_LONG))
+            long = begun({"read": lambda: client.read(KEY, timeout=_LONG)})
             time.sleep(0.1)
-            _close_ends(client.close, {"read": long})
+            _close_ends(client.close, long)
         eventually(lambda: held()[0] <= before, "the threads to end that have asked for the name")
-
-
-def _begin(call: Callable[[], Any]) -> Future[tuple[Any, float]]:
-    """A call in a thread of its own, which keeps no test from its end."""
-    return in_thread(partial(end_of, call), "a call")
 
 
 def _close_ends(close: Callable[[], None], calls: dict[str, Future[tuple[Any, float]]]) -> None:

@@ -14,6 +14,7 @@ from ..deadlines import eventually
 from ..meanwhile import wait_for
 from ..processes import Link, Processes
 from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, refusal, requires
+from .calls import deletes_versions
 
 _ASKED: Final = 1.0
 """The time to live that the tests ask for, in seconds; they go by what is granted."""
@@ -91,6 +92,17 @@ class LeasesConformance(Conformance):
         pytest.fail("this machine is too busy: the test itself was late to keep every lease alive")
 
     @requires(Capability.LEASE)
+    def test_keep_alive_is_of_one_lease(self, client: KeyValueBackend) -> None:
+        """A lease of the same client, and one of the same time to live, ends while another is kept alive."""
+        kept, left = client.open_lease(_ASKED, timeout=CALL), client.open_lease(_ASKED, timeout=CALL)
+        client.put(KEY, b"x", expect=ANY, lease=left, timeout=CALL)
+        deadline = time.monotonic() + self._patience(left.ttl)
+        while _names(client):
+            assert time.monotonic() < deadline, "a lease lives on for as long as another is kept alive"
+            kept.keep_alive(CALL)
+            time.sleep(0.05)
+
+    @requires(Capability.LEASE)
     def test_revoked_lease_ends_at_once(self, client: KeyValueBackend) -> None:
         """After `revoke` the keys are gone, and the lease is ended for good; revoking twice is fine."""
         mine, other = client.open_lease(30, timeout=CALL), client.open_lease(30, timeout=CALL)
@@ -137,16 +149,22 @@ class LeasesConformance(Conformance):
 
     @requires(Capability.LEASE)
     def test_last_put_decides_on_which_lease_a_key_hangs(self, client: KeyValueBackend) -> None:
-        """A put without a lease takes the key off its lease; one with another lease hangs it there."""
+        """A put without a lease takes the key off its lease; one with another lease hangs it there. A key that was
+        deleted, in either way, and is made anew has nothing to do with the lease of the one before.
+        """
         first, second = client.open_lease(30, timeout=CALL), client.open_lease(30, timeout=CALL)
-        for name in ("suite/free", "suite/moved"):
-            client.put(name, b"x", expect=ANY, lease=first, timeout=CALL)
-        client.put("suite/free", b"y", expect=ANY, timeout=CALL)
+        free = {"suite/free", "suite/anew", "suite/removed"}
+        old = {name: client.put(name, b"x", expect=ANY, lease=first, timeout=CALL) for name in {*free, "suite/moved"}}
+        client.delete("suite/anew", timeout=CALL)
+        if deletes_versions(client) and (there := old["suite/removed"].entry):
+            client.delete_version("suite/removed", there.token, timeout=CALL)
+        for name in free:
+            client.put(name, b"y", expect=ANY, timeout=CALL)
         client.put("suite/moved", b"y", expect=ANY, lease=second, timeout=CALL)
         first.revoke(CALL)
-        assert _names(client) == {"suite/free", "suite/moved"}, "a key went with a lease that it no longer hung on"
+        assert _names(client) == {*free, "suite/moved"}, "a key went with a lease that it no longer hung on"
         second.revoke(CALL)
-        assert _names(client) == {"suite/free"}, "a key does not hang on the lease of its last put"
+        assert _names(client) == free, "a key does not hang on the lease of its last put"
 
     @requires(Capability.LEASE)
     def test_lease_belongs_to_no_connection(self, clients: Clients) -> None:

@@ -6,13 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import ClassVar, Final
 
 import pytest
 from rdzv_core.backend import ANY, Capability, KeyValueBackend, PutOutcome
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_core.threads import in_thread
 
 from ..deadlines import eventually
 from ..meanwhile import open_files, unanswered_names, with_retries
@@ -115,7 +113,7 @@ class NetworkConformance(Conformance):
         calls = calls_of(backend, since, _SHORT)
         proxy.disconnect()
         proxy.flood = byte * _PIECE
-        ends = ends_of({name: in_thread(partial(end_of, call), name) for name, call in calls.items()})
+        ends = ends_of(calls)
         for name, (end, seconds) in ends.items():
             assert seconds < _SHORT + _LATE, f"{name} with a timeout of {_SHORT:g} s took {seconds:.1f} s: {end!r}"
             told_nothing = is_unknown(end) or (name == "wait" and end == since)
@@ -131,7 +129,7 @@ class NetworkConformance(Conformance):
         calls = calls_of(backend, since, _SHORT)
         backend.delete(KEY, timeout=CALL)
         proxy.disconnect()
-        proxy.answer = answer
+        _have_answer(proxy, answer)
         for name, call in calls.items():
             end, seconds = end_of(call)
             may_be_done = name in ("put", "delete_version")
@@ -144,14 +142,15 @@ class NetworkConformance(Conformance):
 
     def test_something_else_at_the_endpoint_is_named(self, reach: Reach, proxy: FaultProxy) -> None:
         """At once, as a refusal: it will not become the service."""
-        proxy.answer, words = self.something_else
+        answer, words = self.something_else
+        _have_answer(proxy, answer)
         error = refusal(lambda: reach(proxy.endpoint).read(KEY, timeout=CALL), RendezvousDeniedError)
         assert re.search(f"{proxy.endpoint}.*{words}", str(error)), f"the error does not name what is there: {error}"
 
     def test_what_passes_is_not_refused(self, reach: Reach, proxy: FaultProxy) -> None:
         """What a proxy or a server says that is not ready is an outage, and the error says which."""
         for status, answer in self.passing:
-            proxy.answer = answer
+            _have_answer(proxy, answer)
             error = refusal(lambda: reach(proxy.endpoint).read(KEY, timeout=CALL), RendezvousConnectionError)
             assert re.search(status, str(error)), f"the error does not name {status}: {error}"
             assert not isinstance(error, RendezvousDeniedError), f"{status} passes, and was taken for a refusal"
@@ -211,3 +210,12 @@ class NetworkConformance(Conformance):
             prefix = f"{ROOT}/once/{number}"
             backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.005)
         eventually(lambda: open_files() - before <= _WATCHES, "the connections of waits that are over to end", 5)
+
+
+def _have_answer(proxy: FaultProxy, answer: bytes) -> None:
+    """Have the proxy answer in the place of the service."""
+    if type(proxy).pass_requests is FaultProxy.pass_requests:
+        pytest.fail(
+            "the fixture `proxy` must give a subclass of FaultProxy whose `pass_requests` sends `answer`, if set"
+        )
+    proxy.answer = answer

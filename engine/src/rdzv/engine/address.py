@@ -16,8 +16,9 @@ from .aside import node_logger
 
 logger = node_logger(__name__)
 
-_NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENODEV)
-"""What a socket says that is to be bound to an address which this machine has not."""
+_NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENODEV, errno.EACCES)
+"""What a socket says that is to be bound to an address which this machine has not, and then connected to it: one that
+stands for all machines of a network can be bound, but needs a permission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +93,11 @@ def _look_up(name: str) -> None:
     try:
         socket.getaddrinfo(name, None)
     except (OSError, UnicodeError) as error:
-        logger.warning(
+        message = (
             "the others are to find this node by the name '%s', which is no interface of this machine, and which its "
-            "resolver does not know (%s). If theirs do not either, give another local_addr",
-            name,
-            error,
+            "resolver does not know (%s). If theirs do not either, give another local_addr%s"
         )
+        logger.warning(message, name, error, _listed("this machine"))
 
 
 def _network(given: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
@@ -128,10 +128,10 @@ def _first_address(where: str, fits: Callable[[InterfaceAddress], bool]) -> str:
     return str(found[0].address)
 
 
-def _listed() -> str:
+def _listed(who: str = "it") -> str:
     """What this machine has instead, for messages."""
     with suppress(OSError):
-        return f"; it has {', '.join(map(str, interface_addresses())) or 'none'}"
+        return f"; {who} has {', '.join(map(str, interface_addresses())) or 'none'}"
     return ""
 
 
@@ -148,10 +148,11 @@ def _is_foreign(address: str) -> bool:
     as 127.0.0.0/8."""
     try:
         # With the number of the interface that a link's address names.
-        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        found = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
         family, *_, place = found[0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind(place)
+            probe.connect(probe.getsockname())
     except socket.gaierror:
         # There is no such interface.
         return True

@@ -4,6 +4,7 @@ Everything above speaks in payloads and deadlines (seconds on this process's mon
 everything below is one attempt at one call.
 """
 
+import math
 import random
 import threading
 import time
@@ -258,8 +259,7 @@ class RetryingClient:
         writer: str,
         on_error: Callable[[RendezvousConnectionError, float], None] = lambda error, lasted: None,
         pauses: Callable[[], Pauses] = lambda: Pauses(random.Random()),  # noqa: S311 - jitter is no secret
-        *,
-        accepts_refusals: bool = False,
+        refused: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """Speak through `backend` as `writer`.
 
@@ -268,13 +268,14 @@ class RetryingClient:
             writer: Who writes, for the envelopes.
             on_error: Hears of every attempt that fails, and how many seconds it took.
             pauses: Makes the pauses between the attempts of one call.
-            accepts_refusals: The first refusal is final: who asks is not in a run, which would be an outage to it.
+            refused: Seconds for which a call that the service refuses is tried again; 0: who asks is not in a run, to
+                which a refusal would be an outage.
         """
         self.backend = backend
         self.writer = writer
         self._on_error = on_error
         self._pauses = pauses
-        self._accepts_refusals = accepts_refusals
+        self._refused = refused
         self._closing = threading.Event()
         adopt_loggers()
 
@@ -328,7 +329,8 @@ class RetryingClient:
             try:
                 since = self.wait(prefix, since, deadline)
             except RendezvousConnectionError as error:
-                self._raise_accepted(error)
+                if isinstance(error, RendezvousDeniedError) and not self._refused():
+                    raise
                 # The read is retried until its deadline; the pause is for a service that answers reads only.
                 self._closing.wait(max(0.0, min(pauses.after(error), deadline - time.monotonic())))
                 since = self.read_all(prefix, max(deadline, time.monotonic() + least), since)
@@ -400,12 +402,13 @@ class RetryingClient:
             try:
                 return call(max(0.001, min(deadline - began, ATTEMPT)))
             except RendezvousConnectionError as error:
-                self._raise_accepted(error)
                 now = time.monotonic()
                 self._on_error(error, now - began)
-                paused = pauses.within(deadline - now, error)
+                is_refused = isinstance(error, RendezvousDeniedError)
+                until = min(deadline, started + self._refused()) if is_refused else deadline
+                paused = pauses.within(until - now, error)
                 if paused is None or self._closing.wait(paused):
-                    if isinstance(error, RendezvousDeniedError):
+                    if is_refused:
                         # For how long it has been refused, the node knows.
                         raise
                     raise RendezvousConnectionError(
@@ -413,8 +416,3 @@ class RetryingClient:
                         f"for {now - started:.1f} s: {error}"
                     ) from error
                 logger.debug("trying again after %.2f s: %s", paused, error)
-
-    def _raise_accepted(self, error: RendezvousConnectionError) -> None:
-        """Raise a refusal to a client that accepts it."""
-        if self._accepts_refusals and isinstance(error, RendezvousDeniedError):
-            raise error

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from rdzv_core.errors import (
-    RendezvousConnectionError,
     RendezvousDeniedError,
     RendezvousError,
     RendezvousParameterError,
     again,
 )
+from rdzv_core.shortages import is_shortage
 
 from .registration import NodeState, Registration
 
-WATCH, KEEP, LEAD, REGISTER = "watch", "keep", "lead", "register"
+WATCH, KEEP, LEAD, REGISTER, JOIN = "watch", "keep", "lead", "register", "join"
 """The loops of a node, and what any of them, or a caller, tries again by itself."""
 
 LASTING = 1.0
@@ -103,8 +103,8 @@ class Failures:
         self._by_loop[loop] = _Failure(as_ours(error), times, since, lasts)
         return times
 
-    def add_passing(self, loop: str, error: RendezvousConnectionError, began: float) -> None:
-        """Note a passing fault of a loop: the service does not answer, or refuses.
+    def add_passing(self, loop: str, error: RendezvousError, began: float) -> None:
+        """Note a passing fault of a loop: the service does not answer, or refuses; or the machine lacks something.
 
         A caller gets it with the error of a wait that it gives up; a refusal also if it lasts.
 
@@ -124,6 +124,17 @@ class Failures:
         seconds, most = self._clock() - since, self.patience()
         lasts = times >= REFUSED_TIMES and seconds >= most
         self._by_loop[loop] = _Failure(_refused(error, seconds, most) if lasts else error, times, since, lasts)
+
+    def note_shortage(self, error: OSError | None) -> None:
+        """Note what this machine lacks for a node that joins, which tries again; None: nothing any more."""
+        if error is None:
+            self.clear(JOIN)
+        else:
+            self.add_passing(JOIN, as_ours(error), self._clock())
+
+    def patience_of_a_call(self) -> float:
+        """Seconds for which one call of a loop is asked again while it is refused: a refusal lasts after several."""
+        return self.patience() / REFUSED_TIMES
 
     def clear(self, loop: str) -> None:
         """Note that a loop goes well."""
@@ -154,6 +165,12 @@ class Failures:
         """Why the service refuses what a loop asks for; None: it does not."""
         errors = (failure.error for failure in tuple(self._by_loop.values()))
         return next((error for error in errors if isinstance(error, RendezvousDeniedError)), None)
+
+    @property
+    def shortage(self) -> RendezvousError | None:
+        """What this machine lacks for a loop, or for a node that joins; None: nothing."""
+        errors = (failure.error for failure in tuple(self._by_loop.values()))
+        return next((error for error in errors if is_shortage(error)), None)
 
     @property
     def refused_since(self) -> float:

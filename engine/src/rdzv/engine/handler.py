@@ -12,6 +12,7 @@ from rdzv_core.backend import Capability, KeyValueBackend, RendezvousBackend
 from rdzv_core.errors import RendezvousError, RendezvousTimeoutError
 from rdzv_core.handler import RendezvousHandler, RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
+from rdzv_core.shortages import outlast
 from rdzv_core.store import Store
 from rdzv_core.threads import in_thread
 
@@ -32,7 +33,6 @@ from .notices import drain_notice
 from .ports import Ports
 from .records import State
 from .register_adapter import RegisterAdapter
-from .room import with_room
 from .rounds import Rounds, run_store
 from .runner import Runner
 
@@ -127,6 +127,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._node.id,
             lambda error, lasted: self._runner.on_connection_error(error, lasted),
             self._node.pauses,
+            self._node.failures.patience_of_a_call,
         )
         self._runner = Runner(self._node, client, hooks.emit)
         self._view = NodeView(self._node, self._runner.member_until)
@@ -170,11 +171,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def _join(self, outcome: Outcome | None) -> tuple[State, int]:
         deadline = time.monotonic() + self._settings.timeout.join.total_seconds()
         hooks.check_health(self._settings.run_id, self._settings.labels)
-        with_room(partial(self._lifetime.begin, self._start_loops), deadline)
+        lacks = self._node.failures.note_shortage
+        outlast(partial(self._lifetime.begin, self._start_loops), deadline=deadline, tell=lacks)
         # Only after a first contact is it known which of this machine's addresses leads to the service.
         self._runner.run(watch.wait_until_connected(self._node, deadline))
-        address = announced(self._local_addr) or address_towards(self._keys, deadline)
-        with self._ports.reserved(address, deadline) as port:
+        address = announced(self._local_addr) or address_towards(self._keys, deadline, lacks)
+        with self._ports.reserved(address, deadline, lacks) as port:
             return self._runner.run(join.join(self._node, address, port, deadline, outcome))
 
     def is_closed(self) -> bool:
@@ -330,13 +332,18 @@ def with_leases(
     return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers)
 
 
-def address_towards(keys: KeyValueBackend, deadline: float) -> str:
+def address_towards(keys: KeyValueBackend, deadline: float, tell: Callable[[OSError | None], None]) -> str:
     """This machine's address as the service's clients see it. A backend may look up a name for it, at its leisure.
 
+    Args:
+        keys: The backend.
+        deadline: Until when, on the monotonic clock.
+        tell: See `outlast`.
+
     Raises:
-        RendezvousTimeoutError: It has not told by the deadline, on the monotonic clock.
+        RendezvousTimeoutError: It has not told by then.
     """
-    asked = with_room(partial(in_thread, lambda: keys.local_address, "rdzv-address"), deadline)
+    asked = outlast(partial(in_thread, lambda: keys.local_address, "rdzv-address"), deadline=deadline, tell=tell)
     if wait([asked], max(0.0, deadline - time.monotonic())).done:
         return asked.result()
     raise RendezvousTimeoutError(

@@ -63,9 +63,12 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
         term = candidacy.begin_term()
         try:
             yield SpawnLeader(term)
-        except Exception:
+        except Exception as error:
             # Without its loop it does not lead.
             candidacy.step_down()
+            if isinstance(error, RendezvousConnectionError):
+                # Who has met it may not be what goes on to wait for a leader.
+                node.failures.add_passing(LEAD, error, node.clock())
             raise
 
 

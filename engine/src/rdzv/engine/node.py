@@ -10,14 +10,12 @@ from functools import partial
 
 from rdzv_core.backend import STATE_KEY
 from rdzv_core.errors import RendezvousConnectionError
-from rdzv_core.text import printable
 
 from ..hooks import Event, EventKind
 from ..settings import RendezvousSettings
 from . import events, failures, rules
-from .aside import node_logger
 from .candidacy import Candidacy
-from .client import MOST_IGNORED, DecodedSnapshot, Pauses, VersionedValue, longest_pause
+from .client import DecodedSnapshot, Pauses, VersionedValue, longest_pause
 from .connection import Connection
 from .countdown import Countdown
 from .failures import LEAD, Failures
@@ -27,8 +25,6 @@ from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, Page, RunStat
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
 from .run_view import RunView
-
-logger = node_logger(__name__)
 
 
 @dataclass
@@ -137,7 +133,6 @@ class Node:
         """Apply the notices of the run; returns what is new to this node."""
         before, self.run.notices = self.run.notices, notices
         self.countdown.observe(notices, self.clock())
-        _log_unreadable(self.settings.run, before, notices)
         if self.run.snapshot is None:
             # What a node finds when it comes happened before.
             return []
@@ -281,12 +276,3 @@ class Node:
     def stop(self) -> None:
         """End every coroutine of this node."""
         self.registration.on(Trigger.STOPPED)
-
-
-def _log_unreadable(run: str, before: Notices, notices: Notices) -> None:
-    new = [key for key in notices.unreadable if key not in before.unreadable]
-    for count, key in enumerate(new, len(before.unreadable)):
-        if count < MOST_IGNORED:
-            logger.warning("ignoring '%s' of '%s': %s", printable(key), run, notices.unreadable[key])
-        elif count == MOST_IGNORED:
-            logger.warning("ignoring further keys of '%s' that cannot be read", run)

@@ -89,6 +89,7 @@ class NodeView:
             silence=self.since_last_contact,
             error=self.connection_error,
             is_refused=self.refused_timeout is not None,
+            shortage=node.failures.shortage,
             quarantine=self.quarantine,
             last_round=self.record.last_round if self.record is not None else 0,
             state=run.state or NO_STATE,

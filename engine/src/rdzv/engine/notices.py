@@ -131,13 +131,11 @@ class Notices:
         drains: By the id of the node.
         failures: By the number of the round.
         quarantines: By the name of the node, or its id where others have its name.
-        unreadable: Why what stands at a key could not be read, by the key.
     """
 
     drains: Mapping[str, DrainNotice] = field(default_factory=dict)
     failures: Mapping[int, Failure] = field(default_factory=dict)
     quarantines: Mapping[str, Quarantine] = field(default_factory=dict)
-    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 NONE: Final = Notices()
@@ -222,22 +220,19 @@ def nodes_that_drain(control: DecodedSnapshot) -> frozenset[str]:
 
 
 def read_notices(control: DecodedSnapshot) -> Notices:
-    """The notices in a snapshot of ``control``."""
-    unreadable: dict[str, str] = {}
-    drains = dict(_read(DrainNotice, control, DRAINS, unreadable))
-    first = _read(Failure, control, FAILURES, unreadable)
+    """The notices in a snapshot of ``control``. What cannot be read is left out, and logged."""
+    drains = dict(_read(DrainNotice, control, DRAINS))
+    first = _read(Failure, control, FAILURES)
     failures = {number: one for name, one in first if (number := number_of(name)) is not None}
-    quarantines = dict(_read(Quarantine, control, QUARANTINES, unreadable))
-    return Notices(drains, failures, quarantines, unreadable)
+    quarantines = dict(_read(Quarantine, control, QUARANTINES))
+    return Notices(drains, failures, quarantines)
 
 
-def _read(
-    kind: type[_R], control: DecodedSnapshot, folder: str, unreadable: dict[str, str]
-) -> Iterator[tuple[str, _R]]:
+def _read(kind: type[_R], control: DecodedSnapshot, folder: str) -> Iterator[tuple[str, _R]]:
     for key in notice_keys(control, folder):
         try:
             record = read_record(kind, control.get(key))
             if record is not None:
                 yield key.removeprefix(f"{folder}/"), record
         except RendezvousStateError as error:
-            unreadable[key] = str(error)
+            control.ignore(key, error)

@@ -1,13 +1,12 @@
 """The port of this machine that a node offers to the world of which it may become rank 0."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from rdzv_core.errors import RendezvousConnectionError
-
-from .room import with_room
+from rdzv_core.shortages import outlast
 
 
 class Ports:
@@ -19,7 +18,9 @@ class Ports:
         self._claim: socket.socket | None = None
 
     @contextmanager
-    def reserved(self, address: str, deadline: float) -> Iterator[int]:
+    def reserved(
+        self, address: str, deadline: float, tell: Callable[[OSError | None], None] = lambda error: None
+    ) -> Iterator[int]:
         """Keep a port for the time of the wait, and free it just before it is used.
 
         No other node of this machine takes one that is wanted until `release`, or the next wait: the program that is
@@ -28,6 +29,7 @@ class Ports:
         Args:
             address: Where the others will look for it.
             deadline: Until when a port is tried for, on the monotonic clock.
+            tell: See `outlast`.
 
         Raises:
             RendezvousConnectionError: None was free for long.
@@ -35,7 +37,7 @@ class Ports:
         self.release()
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
-            with with_room(partial(self._take, family), deadline) as held:
+            with outlast(partial(self._take, family), deadline=deadline, tell=tell) as held:
                 yield held.getsockname()[1]
         except BaseException:
             # Ctrl-C, too: nothing will listen there.

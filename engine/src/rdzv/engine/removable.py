@@ -89,9 +89,9 @@ class RemovableKeys:
             return False
         if removed or not reply_lost:
             return removed
-        # What has replaced the version knows it; what came after its removal, which is this one's, does not.
+        # What has replaced the version has the same first write; what came after its removal, which is this one's, not.
         there = self._client.read_all(path, deadline).raw(path)
-        return there is None or version.envelope.supersedes(there.envelope)
+        return there is None or _first(there) != _first(version)
 
     def _keep(self, path: str, there: VersionedValue, deadline: float) -> VersionedValue:
         """Write again what another has written, so that it does not remove it."""
@@ -116,3 +116,8 @@ class RemovableKeys:
             # Another thread may be faster.
             with suppress(KeyError, RuntimeError):
                 del known[next(iter(known))]
+
+
+def _first(version: VersionedValue) -> str:
+    """The nonce of the first write of a key, which no value forgets."""
+    return (version.envelope.nonce, *version.envelope.recent_nonces)[-1]

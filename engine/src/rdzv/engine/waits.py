@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 
 from ..admission import Limits
 from .records import NAMED, NO_STATE, Phase, RunStatus, State
@@ -31,6 +31,7 @@ class Wait:
         silence: Seconds since the service last answered; infinite: it never did.
         error: Why the service does not answer, or refuses this node; None: it does neither.
         is_refused: Whether that is a refusal.
+        shortage: What this machine lacks for the node, as an error; None: nothing.
         quarantine: For how many more seconds this node is quarantined, and why, in words; None: it is not.
         last_round: The last round that it has left behind; 0: none.
         state: The published state; of round 0: there was none yet.
@@ -47,6 +48,7 @@ class Wait:
     silence: float = 0.0
     error: RendezvousConnectionError | None = None
     is_refused: bool = False
+    shortage: RendezvousError | None = None
     quarantine: str | None = None
     last_round: int = 0
     state: State = NO_STATE
@@ -69,6 +71,8 @@ def in_words(wait: Wait) -> str:
     """What the node waits for, in one line."""
     if wait.is_refused:
         what = f"the service refuses this node: {wait.error}"
+    elif wait.shortage is not None:
+        what = f"this machine lacks what the node needs: {wait.shortage}"
     elif wait.error is not None or wait.silence == math.inf:
         what = _service(wait)
     elif wait.news is not None:
@@ -132,7 +136,7 @@ def _running(wait: Wait, news: RunStatus) -> str:
         return f"round {state.round} ends, and another begins"
     if state.size >= wait.limits.largest(wait.limits.max_nodes):
         return f"round {state.round} has all {state.size} that it takes, this node is a spare"
-    return f"round {state.round} has {state.size}, and takes in no other yet"
+    return f"round {state.round} has {state.size}{'' if wait.quarantine else ', and takes in no other yet'}"
 
 
 def _short(wait: Wait, here: int) -> str:

@@ -57,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _was_used(inspector: RunInspector, timeout: float) -> bool:
     """Whether a node has left a trace in the run."""
     try:
-        return inspector.status(timeout).phase != "unknown"
+        status = inspector.status(timeout)
+        return status.phase != "unknown" or bool(status.unreadable)
     except RendezvousStateError:
         # Closing needs the state alone; what else there is was written by something.
         return True

@@ -208,7 +208,7 @@ def _take_run(arguments: argparse.Namespace) -> None:
     launch = Launch.here(os.environ) if os.environ.get("RDZV_PLATFORM") != "none" else Launch(Found())
     given = launch.given()
     if "run_id" not in given:
-        arguments.fail("the following arguments are required: --run-id")
+        arguments.fail(f"the following arguments are required: {with_variable('run_id')}")
     arguments.run_id = given["run_id"].value
     if not arguments.backend and not arguments.endpoint and "nnodes" in given and given["nnodes"].value != "1":
         arguments.backend, arguments.endpoint = HOSTED, launch.endpoint(arguments.run_id).value
@@ -249,6 +249,11 @@ def _serves_one_machine(plugin: BackendPlugin) -> bool:
 def as_flag(argument: str) -> str:
     """The flag of an argument: --run-id for run_id."""
     return f"--{argument.replace('_', '-')}"
+
+
+def with_variable(argument: str) -> str:
+    """The flag of an argument, and the variable that gives it, too."""
+    return f"{as_flag(argument)} (or {variable(argument)})"
 
 
 def _check_places(options: Collection[str], arguments: argparse.Namespace) -> None:

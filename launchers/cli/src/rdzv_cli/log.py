@@ -41,10 +41,18 @@ class _Handler(logging.Handler):
         write(f"{_lines(self.format(record), record.created)}\n")
 
 
+class _Formatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The message on one line; a traceback has others."""
+        return _one_line(super().formatMessage(record))
+
+
 def begin(verbosity: int) -> None:
     """Log to the standard error: warnings, with 1 also news, from 2 on everything."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
-    logging.basicConfig(level=level, format="%(message)s", handlers=[_Handler()])
+    handler = _Handler()
+    handler.setFormatter(_Formatter())
+    logging.basicConfig(level=level, handlers=[handler])
     # Python shows these to the authors of a program, and hides them otherwise.
     logging.captureWarnings(True)
     warnings.filterwarnings("default", category=DeprecationWarning, module="rdzv")
@@ -77,7 +85,7 @@ def before_each_line(say_before: Callable[[], None] = _nothing) -> None:
 def say(text: str) -> None:
     """Say something, whatever the level of the log."""
     _before()
-    write(f"{_lines(text, time.time())}\n")
+    write(f"{_lines(_one_line(text), time.time())}\n")
 
 
 def write(text: str) -> None:
@@ -94,9 +102,14 @@ def moment(when: float | None = None) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(when))
 
 
+def _one_line(text: str) -> str:
+    """A message on the line that it has: other nodes choose some of it, and none speaks for this one."""
+    return printable(text.rstrip(), _LONGEST)
+
+
 def _lines(text: str, when: float) -> str:
     prefix = f"{moment(when)} rdzv[{_node}]: " if _node else "rdzv: "
-    # A traceback has many lines, and a collector of logs takes each for itself. Other nodes choose some of the text.
+    # A traceback has many lines, and a collector of logs takes each for itself.
     return "\n".join(f"{prefix}{printable(line, _LONGEST)}" for line in text.splitlines() or [""])
 
 

@@ -45,8 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
                 show(text)
                 before = status
             if not arguments.watch:
-                return ExitStatus.UNKNOWN.value if status.phase == "unknown" else ExitStatus.DONE.value
+                return _exit_status(status).value
             inspector.wait(5.0)
+
+
+def _exit_status(status: Status) -> ExitStatus:
+    if status.phase != "unknown":
+        return ExitStatus.DONE
+    return ExitStatus.ERROR if status.unreadable else ExitStatus.UNKNOWN
 
 
 def _json(status: Status) -> str:
@@ -59,7 +65,7 @@ def _text(status: Status) -> str:
     lines = [f"run {printable(status.run_id)}: {status.phase}, attempt {status.attempt}, round {status.round}"]
     if status.closed_reason is not None:
         lines.append(f"  closed by {status.closed_by}: {status.closed_reason}")
-    if status.phase == "unknown":
+    if status.phase == "unknown" and not status.unreadable:
         lines.append(
             "  no node is here: none has come yet, all that came went before they had a world, or its id is another"
         )
@@ -73,6 +79,7 @@ def _text(status: Status) -> str:
         version = f"rdzv {node.version or 'of unknown version'}"
         lines.append(f"  {rank}  {node.id}  {node.address}  {version}  {node.doing}{drains}")
     lines += [f"  rank {node.rank:2}  {node.id}  {node.doing}" for node in status.missing]
+    lines += [f"  not readable: {record}" for record in status.unreadable]
     lines += [f"  {failure}" for failure in status.failed_first]
     lines += [f"  quarantined: {quarantine}" for quarantine in status.quarantines]
     return "\n".join(printable(line, most=500) for line in lines)

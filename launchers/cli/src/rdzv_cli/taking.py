@@ -18,7 +18,7 @@ from rdzv_core.text import printable
 
 from .agent import AgentOptions
 from .agent.devices import processes
-from .common import AUTO, as_flag, count
+from .common import AUTO, count, with_variable
 from .launch import HOSTED, Launch
 from .platforms import Fact, Found, Taken
 from .told import is_inside
@@ -106,7 +106,7 @@ class Taking:
                 "The variable RDZV_RUN_ID is that of the run of which this process is a program, and which it would "
                 "wait for: give --run-id, with another one."
             )
-        needed = ", ".join(as_flag(name) for name in _NEEDED if getattr(self.arguments, name) is None)
+        needed = ", ".join(with_variable(name) for name in _NEEDED if getattr(self.arguments, name) is None)
         if not needed:
             return
         if self.launch.found.platforms:

@@ -19,7 +19,17 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousError, Rendezv
 
 from . import schema
 from .notifier import COUNT
-from .paths import LOGS, check_access, check_content, explain, is_default, make_default_folder, missing, resolve
+from .paths import (
+    LOGS,
+    check_access,
+    check_content,
+    explain,
+    is_default,
+    make_default_folder,
+    missing,
+    resolve,
+    share_logs,
+)
 from .shared import Shared, shared
 
 _SLICE: Final = 0.1
@@ -226,6 +236,7 @@ class Database:
             # Others may have written keys that are no text: they are shown as such, and a purge removes them.
             connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
             schema.prepare(connection)
+            share_logs(self.path)
         except BaseException:
             connection.close()
             raise

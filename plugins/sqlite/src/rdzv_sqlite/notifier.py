@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from typing import Final
 from zlib import crc32
 
+from .paths import share
+
 COUNT: Final = 16
 """How many FIFOs a database has at most; only those exist for which a process has listened."""
 
@@ -94,10 +96,8 @@ class FifoNotifier:
         os.mkfifo(path)
         # As SQLite does with its log: who may write the database may ring and listen, whatever the umask of this user.
         with suppress(OSError):
-            served = os.stat(self._database)
-            with suppress(PermissionError):
-                os.chown(path, served.st_uid, served.st_gid)
-            os.chmod(path, stat.S_IMODE(served.st_mode))
+            share(path, self._database)
+            os.chmod(path, stat.S_IMODE(os.stat(self._database).st_mode))
 
     def _warn(self, error: OSError) -> None:
         if not self._is_deaf:

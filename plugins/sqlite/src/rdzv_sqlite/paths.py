@@ -110,7 +110,7 @@ def check_access(path: str) -> None:
     Raises:
         RendezvousDeniedError: It is one.
     """
-    if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
+    if os.path.isfile(path) and not os.access(path, os.R_OK | os.W_OK):
         raise RendezvousDeniedError(
             f"This user ({os.getuid()}) may not read and write the database '{path}', as every client of it must, also "
             f"one that only looks. Its owner ({os.stat(path).st_uid}) can allow it."
@@ -118,14 +118,40 @@ def check_access(path: str) -> None:
 
 
 def check_content(path: str) -> None:
-    """Refuse a file too short to be a database: SQLite would take it for a new one, and write over it.
+    """Refuse a file that is none, or is too short to be a database: SQLite would wait in it, or take it for a new one.
+    And one with several names: SQLite keeps a log beside each, and who uses another name is alone.
 
     Raises:
         RendezvousStateError: It is such a file.
     """
     with suppress(OSError):
-        if 0 < os.path.getsize(path) < _SMALLEST_PAGE:
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            return
+        if not stat.S_ISREG(found.st_mode) or 0 < found.st_size < _SMALLEST_PAGE:
             raise RendezvousStateError(f"'{path}' is no database. {_WAY_OUT}")
+        if found.st_nlink > 1:
+            raise RendezvousStateError(
+                f"The database '{path}' has {found.st_nlink} names (hard links): clients that use different ones never "
+                "meet. Remove all but one; a symbolic link is fine."
+            )
+
+
+def share(path: str, database: str) -> None:
+    """Let a file beside a database serve the database's owner and group, as far as this user may."""
+    served = os.stat(database)
+    for owner in (served.st_uid, -1):
+        with suppress(PermissionError):
+            os.chown(path, owner, served.st_gid)
+            break
+
+
+def share_logs(database: str) -> None:
+    """SQLite gives what it keeps beside a database the rights of that, but the group of this user: its others are in
+    none of them, and would be locked out."""
+    for suffix in LOGS:
+        with suppress(OSError):
+            share(f"{database}{suffix}", database)
 
 
 def explain(path: str) -> RendezvousError | None:
@@ -137,7 +163,8 @@ def explain(path: str) -> RendezvousError | None:
         return RendezvousParameterError(f"'{path}' is a folder. {_WAY_OUT}")
     if not os.access(folder, os.W_OK | os.X_OK):
         return RendezvousDeniedError(
-            f"This user ({os.getuid()}) may not write into the folder '{folder}' of the database '{path}'."
+            f"This user ({os.getuid()}) may not write into the folder '{folder}' of the database '{path}'. Its owner "
+            f"({folder.stat().st_uid}) can allow it; or give the path of a database elsewhere as the endpoint."
         )
     for log in (f"{path}{suffix}" for suffix in LOGS):
         if os.path.exists(log) and not os.access(log, os.R_OK | os.W_OK):

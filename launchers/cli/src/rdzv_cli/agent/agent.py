@@ -16,6 +16,7 @@ from rdzv.current import variables
 from rdzv.outcome import Ending, Outcome
 from rdzv_core.handler import RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
+from rdzv_core.shortages import outlast
 
 from ..told import as_told
 from .calls import unless_urgent, until_signalled
@@ -28,7 +29,7 @@ from .options import AgentOptions
 from .processes import agree_on_processes
 from .progress import HangDetection
 from .restarts import Restarts
-from .shortages import not_started, outlast
+from .shortages import REPLACED, not_started
 from .signals import Asked, Signals
 from .speaker import Speaker
 from .workers import Workers
@@ -101,7 +102,7 @@ class Agent:
         # A scheduler that has this node drain signals every process of its job.
         ignored = () if self.options.drain is None else (signal.SIGUSR1,)
         guard = partial(Guard, self.environment, keep_detached=self.options.keep_detached, ignored=ignored)
-        with contextlib.closing(outlast(guard)) as keeper:
+        with contextlib.closing(outlast(guard, passing=REPLACED)) as keeper:
             joined, self._outcome = partial(self.handler.next_rendezvous, self._outcome), None
             info = until_signalled(self._speaker, joined, self.waiting)
             if info is None:
@@ -142,7 +143,8 @@ class Agent:
         # From here on a signal asks a member: the command may be what sends it.
         self._signals.in_world = True
         try:
-            workers = outlast(partial(Workers, self.command, environments, keeper), partial(self._has_ended, info))
+            start = partial(Workers, self.command, environments, keeper)
+            workers = outlast(start, partial(self._has_ended, info), passing=REPLACED)
         except OSError as error:
             self._signals.in_world = False
             if self._has_ended(info):
@@ -192,7 +194,7 @@ class Agent:
                 self._outcome = self._ended(Ending.CHANGED, hangs, reports)
                 # One that drains has nothing left to save: to start the program anew would only put off its end.
                 has_ended = all(worker.code is not None for worker in seen)
-                return self._drained() if has_ended and _drains(self.handler) else None
+                return _drained_early(self.handler) if has_ended else None
             if failure := failures.look(seen, reports):
                 self._outcome = self._ended(failure.ending, hangs, reports)
                 return self._failed(failure, info, progressed=self._progressed(reports))
@@ -214,7 +216,7 @@ class Agent:
             return self._signalled()
         if closed := self.handler.view.closed:
             return done if closed.done and done else AgentResult.of_closed(closed)
-        return self._drained() if self.handler.view.is_drained else None
+        return _drained(self.handler) if self.handler.view.is_drained else None
 
     def _is_last_to_finish(self, info: RendezvousInfo) -> bool:
         """Say that the workers of this node have finished, and see whether all others have."""
@@ -232,7 +234,7 @@ class Agent:
         if _loses_drained(self.handler, info):
             logger.info("%s, since a node has left the world as it said", failure.what)
             self._outcome = None
-            return self._drained() if _drains(self.handler) else None
+            return _drained_early(self.handler)
         unless_urgent(self._signals, lambda: self._speaker.report_failure(failure.what, progressed=progressed))
         if ending := self._gives_up():
             return ending
@@ -268,7 +270,7 @@ class Agent:
 
     def _ended_by(self, error: rdzv.RendezvousError) -> AgentResult:
         if self.handler.view.is_drained:
-            return self._drained()
+            return _drained(self.handler)
         if self.restarts.are_spent and (failure := self.restarts.pending(self.handler)):
             return self._failed_for_good(failure)
         return AgentResult.of_error(error, self.handler.view.closed)
@@ -278,9 +280,6 @@ class Agent:
 
     def _signalled(self) -> AgentResult:
         return AgentResult.of_signal(self._signals.number, "this node leaves the run")
-
-    def _drained(self) -> AgentResult:
-        return AgentResult(ExitStatus.DRAINED, self.handler.view.drain_reason)
 
     def _shut_down(self, ending: AgentResult) -> None:
         is_done = ending.exit_status is ExitStatus.DONE
@@ -295,8 +294,13 @@ def _loses_drained(handler: rdzv.DynamicRendezvousHandler, info: RendezvousInfo)
     return bool(released) or any(not drain.seconds for drain in handler.view.drains)
 
 
-def _drains(handler: rdzv.DynamicRendezvousHandler) -> bool:
-    return any(drain.node == handler.view.node_id for drain in handler.view.drains)
+def _drained_early(handler: rdzv.DynamicRendezvousHandler) -> AgentResult | None:
+    """How a node ends whose command has nothing left to do, if it drains; None: it does not."""
+    return _drained(handler) if any(drain.node == handler.view.node_id for drain in handler.view.drains) else None
+
+
+def _drained(handler: rdzv.DynamicRendezvousHandler) -> AgentResult:
+    return AgentResult(ExitStatus.DRAINED, handler.view.drain_reason)
 
 
 def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> list[Mapping[str, str]]:

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Final, TypeVar
 
 import rdzv
+from rdzv_core.shortages import outlast
 from rdzv_core.threads import in_thread
 
 from ..common import signal_name
-from .shortages import outlast
 from .signals import Asked, Signals
 from .speaker import Speaker
 

@@ -5,9 +5,9 @@ from enum import Enum
 from typing import Protocol, Self
 
 import rdzv
+from rdzv_core.shortages import is_shortage
 
 from ..common import signal_name
-from .shortages import is_shortage
 
 
 class Closed(Protocol):

@@ -36,14 +36,15 @@ class Restarts:
 
     def settle(self, handler: rdzv.DynamicRendezvousHandler) -> WorkerFailure | None:
         """Count what has ended the round before this one, if it was this node's own failure; returns as `pay`."""
-        view, failure, self._failure = handler.view, self._failure, None
+        view = handler.view
         # The view knows of it until the node asks for another round.
         self._settled = view.ended_by
         if view.pays:
-            return self.pay(failure or _behind(handler))
-        if failure is not None:
+            return self.pay(self._failure or _behind(handler))
+        if self._failure is not None:
+            self._failure = None
             because = (view.ended_by and view.ended_by.because) or "another node has ended the round"
-            logger.warning("%s; that costs no restart: %s", failure.what, because)
+            logger.warning("that failure costs no restart: %s", because)
         return None
 
     def pay(self, failure: WorkerFailure) -> WorkerFailure | None:
@@ -52,11 +53,13 @@ class Restarts:
         Returns:
             The failure if no restart is left: the node ends. None: the command begins again.
         """
+        # What `fail` has noted, it has said.
+        what = "that failure costs" if failure is self._failure else f"{failure.what};"
         self._failure = None
         if self.are_spent:
             return failure
         self.count += 1
-        logger.warning("%s; restart %d of %d", failure.what, self.count, self.most)
+        logger.warning("%s restart %d of %d", what, self.count, self.most)
         return None
 
     def pending(self, handler: rdzv.DynamicRendezvousHandler) -> WorkerFailure | None:

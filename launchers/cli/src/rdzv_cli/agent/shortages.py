@@ -1,54 +1,11 @@
-"""What a machine lacks for a moment: room for a thread, a process or a file; a program that is just being replaced."""
+"""Errors of the system in words, with the limits that they met."""
 
 import errno
 import resource
-import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
-import rdzv
-
-_T = TypeVar("_T")
-
-PATIENCE: Final = 15.0
-"""Seconds for which it is tried again."""
-
-_PAUSE: Final = 0.25
-"""Seconds between two tries."""
-
-_SHORTAGES: Final = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-_NO_THREAD: Final = "can't start new thread"
-"""What Python says then; its class says nothing."""
-_REPLACED: Final = (errno.ENOENT, errno.ETXTBSY, errno.ESTALE)
-
-
-def outlast(start: Callable[[], _T], is_over: Callable[[], bool] = lambda: False) -> _T:
-    """What `start` returns; if it fails by what may pass, it is tried again.
-
-    Args:
-        start: Starts a thread or a process.
-        is_over: Whether that is of no use any more.
-
-    Raises:
-        OSError: It lasts, cannot pass, or is over.
-        RendezvousConnectionError: The same of a thread.
-    """
-    ends = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return start()
-        except OSError as error:
-            may_pass = error.errno in (*_SHORTAGES, *_REPLACED) or isinstance(error, rdzv.RendezvousConnectionError)
-            if not may_pass or is_over() or time.monotonic() >= ends:
-                raise
-        time.sleep(_PAUSE)
-
-
-def is_shortage(error: BaseException | None) -> bool:
-    """Whether this machine lacks something, and not the service an answer: that is what an error comes from."""
-    if isinstance(error, OSError) and error.errno in (*_SHORTAGES, errno.EADDRINUSE):
-        return True
-    return error is not None and (str(error) == _NO_THREAD or is_shortage(error.__cause__))
+REPLACED: Final = (errno.ENOENT, errno.ETXTBSY, errno.ESTALE)
+"""Of a program that is just being replaced."""
 
 
 def explained(error: OSError) -> str:
