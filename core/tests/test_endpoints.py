@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_core.endpoints import Endpoint, check_address, is_loopback, parse_endpoints, source_address
+from rdzv_core.endpoints import Endpoint, check_address, parse_endpoints, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 
 
@@ -190,20 +190,3 @@ def test_a_number_is_no_machines(address: str) -> None:
 @pytest.mark.parametrize("address", ["10.0.0.7", "127.0.0.1", "::1", "fe80::1%eth0", "node1", "::ffff:10.0.0.7"])
 def test_an_address_of_a_machine_is_taken(address: str) -> None:
     check_address(address)
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        *(
-            (host, True)
-            for host in ("127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1", "localhost", "LocalHost.", "a.localhost")
-        ),
-        *(
-            (host, False)
-            for host in ("10.0.0.7", "::2", "fe80::1%eth0", "node1", "localhost.example.com", "128.0.0.1", "0.0.0.0")
-        ),
-    ],
-)
-def test_a_host_by_which_every_machine_finds_itself(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected

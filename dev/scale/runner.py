@@ -46,9 +46,7 @@ class LoopRunner:
         self._access = access
         self._emit = emit
         self._loop = asyncio.get_running_loop()
-        self._client = RetryingClient(
-            access.backend, node.id, self._on_error, node.pauses, node.failures.patience_of_a_call
-        )
+        self._client = RetryingClient(access.backend, node.id, self._on_error, node.pauses)
         self._watches: dict[str, LoopWatch] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -141,10 +141,12 @@ def test_the_engine_stays_small() -> None:
     and not said to have failed first, 3; that a store's key is no longer than every service takes, 8; for how long a
     node that waits has been refused, 10; what a node that gives up lacks, 4; which options ask for a world that cannot
     be, 1; an error of a first look that is said once, 1; that of many keys which cannot be read ten are named, 10; and
-    of many nodes that are evicted 32, 4; that a deleted key is removed for good where nothing can bring it back, 98; a
+    of many nodes that are evicted 32, 4; that a deleted key is removed for good where nothing can bring it back, 98;
+    what a machine lacks, which was half the agent's, and that a node which waits for it says so, 26; a refused timeout
+    that is kept, 9; both names of a number that a source gives twice, and less for what cannot be read, 5; a
     world for JAX, 6."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6505
+    assert sum(map(_lines_of_code, modules)) <= 6542
 
 
 def _lines_of_code(text: str) -> int:

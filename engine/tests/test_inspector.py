@@ -580,9 +580,7 @@ class TestFitness:
             lease.revoke(5)
             assert observer.status(5.0).unreadable == ()
 
-    def test_a_notice_that_cannot_be_read_is_said_at_the_first_look(
-        self, shared: Shared, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_notice_that_cannot_be_read_is_said_once(self, shared: Shared, caplog: pytest.LogCaptureFixture) -> None:
         with RunInspector(shared.params()) as observer:
             put = with_keys(shared.kind(shared.service)).put("control/failures/1", b"x", expect=ABSENT, timeout=5)
             assert put.outcome is PutOutcome.APPLIED

@@ -191,10 +191,9 @@ def test_what_cannot_be_read_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     assert logged == both
     seen, logged = read(b"not ours", b"x", seen)
     assert logged == []
-    seen, logged = read(b"not ours, either", b"x", seen)
-    assert logged == both[1:]
+    # Who writes such values again and again does not fill the log.
     seen, logged = read(b"not ours, either", b"y", seen)
-    assert logged == both[:1]
+    assert logged == []
     # One that was gone for a while is another.
     gone = DecodedSnapshot(Snapshot(), seen)
     assert read(b"not ours, either", b"y", gone)[1] == both

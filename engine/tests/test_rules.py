@@ -345,6 +345,23 @@ class TestRanks:
         assert published(decide(state("w", "x", "y", "z"), node("a", order=1), *back)).world == ("w", "x", "y", "z")
 
 
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *(
+            (host, True)
+            for host in ("127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1", "localhost", "LocalHost.", "a.localhost")
+        ),
+        *(
+            (host, False)
+            for host in ("10.0.0.7", "::2", "fe80::1%eth0", "node1", "localhost.example.com", "128.0.0.1", "0.0.0.0")
+        ),
+    ],
+)
+def test_a_host_by_which_every_machine_finds_itself(host: str, expected: bool) -> None:
+    assert rules.is_loopback(host) is expected
+
+
 def rank_of_a(current: State | None) -> int | None:
     return current.world.index("a") if current is not None and "a" in current.world else None
 

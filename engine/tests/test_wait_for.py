@@ -1,5 +1,6 @@
 """The client waits for what is wanted, also while the service is away, and gives up in time."""
 
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +8,7 @@ import pytest
 from rdzv_core import Snapshot
 
 from rdzv import RendezvousConnectionError, RendezvousDeniedError
-from rdzv.engine.client import DecodedSnapshot, RetryingClient
+from rdzv.engine.client import DecodedSnapshot, Pauses, RetryingClient
 
 from .memory import Fault, MemoryBackend
 from .waiting import wait_until
@@ -82,7 +83,7 @@ def test_a_service_that_stays_away_is_an_error(
 
 
 def test_a_refusal_is_not_tried_again_by_who_is_in_no_run(backend: MemoryBackend, empty: DecodedSnapshot) -> None:
-    client = RetryingClient(backend, "observer", refused=lambda: 0.0)
+    client = RetryingClient(backend, "observer", pauses=lambda: Pauses(random.Random(), refused=0.0))
     backend.refuse(RendezvousDeniedError("not you"), "wait")
     with pytest.raises(RendezvousDeniedError, match="not you"):
         client.wait_for(lambda seen: False, "keys", empty, time.monotonic() + LONG)
@@ -102,7 +103,7 @@ def test_a_refusal_is_an_outage_to_who_is_in_a_run(
 
 
 def test_a_refused_call_is_tried_again_for_so_long_at_most_and_no_other(backend: MemoryBackend) -> None:
-    client = RetryingClient(backend, "a", refused=lambda: 0.5)
+    client = RetryingClient(backend, "a", pauses=lambda: Pauses(random.Random(), refused=0.5))
     backend.refuse(RendezvousDeniedError("not you"), "read_all")
     with pytest.raises(RendezvousDeniedError, match=r"^not you$"):
         client.read_all("keys", time.monotonic() + 4.0)

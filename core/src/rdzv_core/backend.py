@@ -392,12 +392,11 @@ class KeyValueBackend(RendezvousBackend):
         `since` is any snapshot of this prefix, also an older one, or one that another service or backend has made: then
         its `revision` is of no known form, and what differs from its entries is news.
 
-        Level-triggered: it may wake for nothing and skip intermediate states, but never misses the last one.
+        Level-triggered: it may wake for nothing and skip intermediate states, but never misses the last one. The
+        default polls with jitter; a service with `Capability.WATCH` overrides it.
 
         `since` says that nothing newer is known when the time is over, no more: silence cannot be told from no news. A
         backend that could not ask in time may raise the error instead, at a healthy service too: connecting takes time.
-
-        The default polls with jitter; a service with `Capability.WATCH` overrides it.
 
         Raises:
             RendezvousConnectionError: The service could not be reached in time. The caller goes on from `since`.

@@ -16,7 +16,7 @@ from typing import Any, Final
 from .errors import RendezvousConnectionError, RendezvousParameterError
 from .threads import in_thread
 
-__all__ = ["Endpoint", "check_address", "hide_login", "is_loopback", "parse_endpoints", "source_address"]
+__all__ = ["Endpoint", "check_address", "hide_login", "parse_endpoints", "source_address"]
 
 _LABEL: Final = re.compile(r"[\w-]{1,63}")
 # What a system reads as an IPv4 address, in one of many ways, and asks no resolver for.
@@ -166,26 +166,14 @@ def _check_name(host: str, item: str) -> str:
     return host
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is one by which every machine finds itself: 127.0.0.1 and its kind, ::1, localhost."""
-    if (address := _address_of(host)) is not None:
-        return address.is_loopback
-    return host.removesuffix(".").lower().split(".")[-1] == "localhost"
-
-
 def _is_of_many(host: str) -> bool:
     """Whether a host is an address of no single machine: 0.0.0.0 or ::, at which one listens, or a multicast's."""
-    address = _address_of(host)
-    return address is not None and (address.is_unspecified or address.is_multicast)
-
-
-def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that a host is, in the form of IPv4 if it stands for one; None: it is a name."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
+        return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_unspecified or address.is_multicast
 
 
 def hide_login(endpoint: str) -> str:

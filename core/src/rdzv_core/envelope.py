@@ -58,14 +58,7 @@ class Envelope:
     deleted: bool = False
 
     @classmethod
-    def wrap(
-        cls,
-        payload: bytes,
-        *,
-        writer: str,
-        previous: "Envelope | None" = None,
-        deleted: bool = False,
-    ) -> Self:
+    def wrap(cls, payload: bytes, *, writer: str, previous: "Envelope | None" = None, deleted: bool = False) -> Self:
         """Wrap `payload` as the successor of `previous` (None: the first value of its key)."""
         nonce = secrets.token_hex(6)
         if previous is None:

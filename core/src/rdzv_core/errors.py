@@ -39,8 +39,7 @@ class RendezvousTimeoutError(RendezvousError, TimeoutError):
 class RendezvousConnectionError(RendezvousError, ConnectionError):
     """The service behind the backend could not be reached, or did not answer in time.
 
-    A backend raises it when a call was *certainly not applied* or only read; rdzv tries again
-    until the caller's deadline.
+    A backend raises it when a call was *certainly not applied* or only read; rdzv tries again to the caller's deadline.
     """
 
 

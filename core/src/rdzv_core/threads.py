@@ -1,6 +1,5 @@
 """Threads that work for the callers of a backend."""
 
-import errno
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -23,11 +22,7 @@ def start_thread(work: Callable[..., None], *arguments: object, name: str) -> th
     try:
         thread.start()
     except RuntimeError as error:
-        # The system has said EAGAIN; the class that Python makes of it says nothing.
-        shortage = OSError(errno.EAGAIN, str(error))
-        raise RendezvousConnectionError(
-            f"The thread '{name}' cannot start: {error} (ulimit -u, pids.max)."
-        ) from shortage
+        raise RendezvousConnectionError(f"The thread '{name}' cannot start: {error} (ulimit -u, pids.max).") from error
     return thread
 
 

@@ -1,8 +1,10 @@
 """Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
 
+import random
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -21,7 +23,7 @@ from rdzv_core.text import printable
 
 from .admission import Limits
 from .engine import records, rules
-from .engine.client import DecodedSnapshot, RetryingClient
+from .engine.client import DecodedSnapshot, Pauses, RetryingClient
 from .engine.codec import Record
 from .engine.handler import with_keys, with_leases
 from .engine.notices import (
@@ -147,9 +149,10 @@ class RunInspector:
         backend, _ = create_backend(load_backend_plugin(params.backend).as_client(params))
         self._run_id, self._attempt = params.run_id, settings.attempt
         keys = with_keys(backend)
-        self._client = RetryingClient(with_leases(keys, settings), "observer", refused=lambda: 0.0)
+        pauses = partial(Pauses, random.Random(), refused=0.0)  # noqa: S311 - jitter is no secret
+        self._client = RetryingClient(with_leases(keys, settings), "observer", pauses=pauses)
         # The keys whether their leases live or not, and a round's store, whose keys have none.
-        self._raw = RetryingClient(keys, "observer", refused=lambda: 0.0)
+        self._raw = RetryingClient(keys, "observer", pauses=pauses)
         self._control: DecodedSnapshot | None = None
         self._nodes_seen: DecodedSnapshot | None = None
 

@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 from engine.tests.memory import MemoryBackend, MemoryService
-from rdzv import DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings
+from rdzv import DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings, shortages
 from rdzv.engine import ports
-from rdzv_core import shortages
 from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_cli import main

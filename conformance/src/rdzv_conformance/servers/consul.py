@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..deadlines import eventually
 from .cluster import ClusterMember, LocalCluster
 from .consul_client import ConsulClient
 from .http_client import ServerTls
@@ -88,7 +89,20 @@ class ConsulServer(ClusterMember):
 
     def bootstrap_acl(self) -> str:
         """Make the token that may do everything, where the settings enable ACLs; once in a server's life."""
-        self.token = str(self.get_client().call("PUT", "acl/bootstrap")["SecretID"])
+        tokens: list[str] = []
+
+        def make() -> bool:
+            try:
+                tokens.append(self.get_client().call("PUT", "acl/bootstrap")["SecretID"])
+            except urllib.error.HTTPError as error:
+                with error:
+                    # A busy machine's leader has lost its office: there is another in a moment.
+                    if error.code != 500:
+                        raise
+            return bool(tokens)
+
+        eventually(make, "Consul to make its first token")
+        (self.token,) = tokens
         return self.token
 
     def calls(self) -> Counter[str]:

@@ -58,10 +58,18 @@ def longest_pause(nodes: int, interval: float) -> float:
 
 
 class Pauses:
-    """Seconds to wait before each further attempt at something."""
+    """Seconds to wait before each further attempt at something.
+
+    Attributes:
+        refused: See `__init__`.
+    """
 
     def __init__(
-        self, random: random.Random, longest: Callable[[], float] = lambda: 1.0, interval: float = _REFUSED
+        self,
+        random: random.Random,
+        longest: Callable[[], float] = lambda: 1.0,
+        interval: float = _REFUSED,
+        refused: float = math.inf,
     ) -> None:
         """Begin with the shortest.
 
@@ -69,10 +77,13 @@ class Pauses:
             random: Where the jitter comes from.
             longest: The most seconds while the service does not answer.
             interval: Seconds between two keep-alives: the most while it refuses.
+            refused: Seconds for which a call that it refuses is tried again; 0: who asks is not in a run, to which a
+                refusal would be an outage.
         """
         self._random = random
         self._longest = longest
         self._interval = interval
+        self.refused = refused
         self._backoff = backoff(random, longest)
 
     def after(self, error: BaseException) -> float:
@@ -139,10 +150,7 @@ class DecodedSnapshot:
         self._versioned: dict[str, VersionedValue] = {
             key: value for key, value in known.items() if key in entries and entries[key].token == value.token
         }
-        ignored = before._ignored if before is not None else {}
-        self._ignored: dict[str, Entry] = {
-            key: entry for key, entry in ignored.items() if key in entries and entries[key].value == entry.value
-        }
+        self._ignored = {key for key in before._ignored if key in entries} if before is not None else set[str]()
 
     def names(self) -> list[str]:
         """Every key that the service holds here, tombstones and corrupt ones too."""
@@ -185,10 +193,10 @@ class DecodedSnapshot:
         return found
 
     def ignore(self, key: str, error: RendezvousStateError) -> None:
-        """Log that what `key` holds cannot be read: once, and not for each later snapshot that holds the same; of many
-        keys the first."""
+        """Log that what `key` holds cannot be read: once, whatever it holds in later snapshots; of many keys the
+        first."""
         if key not in self._ignored:
-            self._ignored[key] = self.encoded.entries[key]
+            self._ignored.add(key)
             if len(self._ignored) <= MOST_IGNORED:
                 logger.warning("ignoring '%s': %s", printable(key), error)
             elif len(self._ignored) == MOST_IGNORED + 1:
@@ -259,7 +267,6 @@ class RetryingClient:
         writer: str,
         on_error: Callable[[RendezvousConnectionError, float], None] = lambda error, lasted: None,
         pauses: Callable[[], Pauses] = lambda: Pauses(random.Random()),  # noqa: S311 - jitter is no secret
-        refused: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """Speak through `backend` as `writer`.
 
@@ -268,14 +275,11 @@ class RetryingClient:
             writer: Who writes, for the envelopes.
             on_error: Hears of every attempt that fails, and how many seconds it took.
             pauses: Makes the pauses between the attempts of one call.
-            refused: Seconds for which a call that the service refuses is tried again; 0: who asks is not in a run, to
-                which a refusal would be an outage.
         """
         self.backend = backend
         self.writer = writer
         self._on_error = on_error
         self._pauses = pauses
-        self._refused = refused
         self._closing = threading.Event()
         adopt_loggers()
 
@@ -329,7 +333,7 @@ class RetryingClient:
             try:
                 since = self.wait(prefix, since, deadline)
             except RendezvousConnectionError as error:
-                if isinstance(error, RendezvousDeniedError) and not self._refused():
+                if isinstance(error, RendezvousDeniedError) and not pauses.refused:
                     raise
                 # The read is retried until its deadline; the pause is for a service that answers reads only.
                 self._closing.wait(max(0.0, min(pauses.after(error), deadline - time.monotonic())))
@@ -405,7 +409,7 @@ class RetryingClient:
                 now = time.monotonic()
                 self._on_error(error, now - began)
                 is_refused = isinstance(error, RendezvousDeniedError)
-                until = min(deadline, started + self._refused()) if is_refused else deadline
+                until = min(deadline, started + pauses.refused) if is_refused else deadline
                 paused = pauses.within(until - now, error)
                 if paused is None or self._closing.wait(paused):
                     if is_refused:

@@ -11,8 +11,8 @@ from rdzv_core.errors import (
     RendezvousParameterError,
     again,
 )
-from rdzv_core.shortages import is_shortage
 
+from ..shortages import is_shortage
 from .registration import NodeState, Registration
 
 WATCH, KEEP, LEAD, REGISTER, JOIN = "watch", "keep", "lead", "register", "join"

@@ -12,13 +12,13 @@ from rdzv_core.backend import Capability, KeyValueBackend, RendezvousBackend
 from rdzv_core.errors import RendezvousError, RendezvousTimeoutError
 from rdzv_core.handler import RendezvousHandler, RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
-from rdzv_core.shortages import outlast
 from rdzv_core.store import Store
 from rdzv_core.threads import in_thread
 
 from .. import hooks
 from ..outcome import Outcome
 from ..settings import RendezvousSettings, RendezvousTimeout
+from ..shortages import outlast
 from . import drain, join, keep_alive, leave, report, watch
 from .address import announced, own_address
 from .aside import node_logger, speaking_aside
@@ -118,7 +118,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         # Looking for them takes longer than a rendezvous: now, and not while all wait for each other.
         hooks.plugin_manager()
         self._settings = settings
-        self._backend = backend
         self._node = Node(settings, backend.name, time.monotonic)
         keys = with_keys(backend)
         self._keys = with_leases(keys, settings, self._node.observers)
@@ -127,7 +126,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._node.id,
             lambda error, lasted: self._runner.on_connection_error(error, lasted),
             self._node.pauses,
-            self._node.failures.patience_of_a_call,
         )
         self._runner = Runner(self._node, client, hooks.emit)
         self._view = NodeView(self._node, self._runner.member_until)
@@ -146,7 +144,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._view
 
     def get_backend(self) -> str:
-        return self._backend.name
+        return self._node.backend
 
     def get_run_id(self) -> str:
         return self._settings.run_id

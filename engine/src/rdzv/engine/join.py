@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from rdzv_core.backend import STATE_KEY
-from rdzv_core.endpoints import is_loopback
 from rdzv_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from ..outcome import Outcome
@@ -15,7 +14,7 @@ from .node import Node
 from .reckoning import Reckoning
 from .records import NODES, VERSION, NodeRecord, State, nodes_in
 from .register import apply_and_emit, deregister, register, reregister
-from .rules import MembershipState
+from .rules import MembershipState, is_loopback
 from .watch import wait_until_connected
 from .worlds import read_world
 

@@ -70,6 +70,9 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
                 # Who has met it may not be what goes on to wait for a leader.
                 node.failures.add_passing(LEAD, error, node.clock())
             raise
+        if not node.failures.count(LEAD):
+            # There was no room for its loop before, and nothing else.
+            node.failures.clear(LEAD)
 
 
 def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine[LeaderRecord | None]:

@@ -90,7 +90,9 @@ class Node:
 
     def pauses(self) -> Pauses:
         """Seconds between attempts at what failed."""
-        return Pauses(self.rng, lambda: longest_pause(self.nodes_known(), self.interval), self.interval)
+        longest = partial(longest_pause, interval=self.interval)
+        refused = self.failures.patience_of_a_call()
+        return Pauses(self.rng, lambda: longest(self.nodes_known()), self.interval, refused)
 
     # What the service shows.
 

@@ -6,7 +6,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from rdzv_core.errors import RendezvousConnectionError
-from rdzv_core.shortages import outlast
+
+from ..shortages import outlast
 
 
 class Ports:

@@ -4,14 +4,13 @@ Pure functions: no I/O, no clock, no threads, so that every interleaving can be 
 ask them: the leader (`decide`) and each node for itself (`membership`).
 """
 
+import ipaddress
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
-
-from rdzv_core.endpoints import is_loopback
 
 from . import eligibility
 from .notices import NONE, Notices
@@ -262,6 +261,15 @@ def _reachable(addresses: Sequence[str]) -> int:
     """The place of the first address that leads all to the same node; 0 if none does: then one machine has them all."""
     loopback = {address for address in set(addresses) if is_loopback(address)}
     return next((place for place, address in enumerate(addresses) if address not in loopback), 0)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is one by which every machine finds itself: 127.0.0.1 and its kind, ::1, localhost."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.removesuffix(".").lower().split(".")[-1] == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def _with_first(order: Sequence[str], place: int, group_size: int) -> list[str]:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from rdzv_core.endpoints import Endpoint, is_loopback
+from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import keep_in_children
 
@@ -225,7 +225,8 @@ def _check_others(name: str, families: set[int], others: list[_Address]) -> None
     An address is not counted if it is a loopback address, or of a kind that this machine does not have at all.
     """
     for family, address in others:
-        if not is_loopback(address[0]) and (family in families or _has_route(family, address)):
+        is_loopback = ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
+        if not is_loopback and (family in families or _has_route(family, address)):
             raise SharedNameError(
                 f"It has one of the addresses of '{name}', but {address[0]} is another machine's: there would be two "
                 "hosts. Give the name or the address of the node that is to serve the store, or is_host=true to that "

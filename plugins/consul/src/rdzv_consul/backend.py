@@ -1,5 +1,6 @@
 """rdzv's contract on Consul."""
 
+import ipaddress
 import re
 import ssl
 import time
@@ -8,7 +9,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from rdzv_core import ABSENT, ANY, Capability, Expect, Lease, PutOutcome, PutResult, Token
-from rdzv_core.endpoints import Endpoint, is_loopback, parse_endpoints, source_address
+from rdzv_core.endpoints import Endpoint, parse_endpoints, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_core.keys import escape
 from rdzv_transport import Client, NetworkBackend, Present
@@ -108,7 +109,8 @@ class ConsulBackend(NetworkBackend[Keys]):
         link = self.link
         if not self._address:
             address = super().local_address
-            self._address = _address_towards_leader(link, self.register_timeout) if is_loopback(address) else address
+            is_loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
+            self._address = _address_towards_leader(link, self.register_timeout) if is_loopback else address
         return self._address
 
     def put(

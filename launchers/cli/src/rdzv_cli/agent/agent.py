@@ -14,9 +14,9 @@ import rdzv
 from rdzv.channel import Report
 from rdzv.current import variables
 from rdzv.outcome import Ending, Outcome
+from rdzv.shortages import outlast
 from rdzv_core.handler import RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
-from rdzv_core.shortages import outlast
 
 from ..told import as_told
 from .calls import unless_urgent, until_signalled

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 import rdzv
-from rdzv_core.shortages import outlast
+from rdzv.shortages import outlast
 from rdzv_core.threads import in_thread
 
 from ..common import signal_name

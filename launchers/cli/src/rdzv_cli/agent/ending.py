@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Protocol, Self
 
 import rdzv
-from rdzv_core.shortages import is_shortage
+from rdzv.shortages import is_shortage
 
 from ..common import signal_name
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
+from rdzv_core.errors import RendezvousConnectionError
+
 __all__ = ["is_shortage", "outlast"]
 
 _T = TypeVar("_T")
@@ -22,6 +24,9 @@ _SHORTAGES: Final = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, err
 def is_shortage(error: BaseException | None) -> bool:
     """Whether this machine lacks something, and not the service an answer: that is what an error comes from."""
     if isinstance(error, OSError) and error.errno in _SHORTAGES:
+        return True
+    if isinstance(error, RendezvousConnectionError) and isinstance(error.__cause__, RuntimeError):
+        # Python's error for a thread that cannot start, as `start_thread` hands it on.
         return True
     return error is not None and is_shortage(error.__cause__)
 
