@@ -1,6 +1,7 @@
 """What the tests of every package keep to: what one leaves behind, a thread or a variable, would meet the next ones."""
 
 import os
+import re
 import sys
 import threading
 import time
@@ -10,6 +11,16 @@ from collections.abc import Iterator
 import pytest
 
 pytest_plugins = ["tools.unstable"]
+
+JOBS = re.compile(
+    "(AWS_BATCH|AZ|AZUREML|FLUX|JOBSET|JSM|LOCAL|LSB|LWS|OMPI|PALS|PBS|PET|PMI|PMIX|PRTE|SKYPILOT|SLURM|SLURMD|SM"
+    "|STATEFULSET|TORCHELASTIC|TRAINING_JOB|VC|VK|GROUP|MPI)_.+|CLOUD_ML_JOB_ID|CLUSTER_SPEC|JOB_COMPLETION_INDEX"
+    "|MASTER_(ADDR|PORT)|POD_INDEX|RANK|WORLD_SIZE"
+)
+"""The variables by which schedulers and launchers tell of a job. The tests, and what they start, are in none."""
+
+for _name in filter(JOBS.fullmatch, list(os.environ)):
+    del os.environ[_name]
 
 WATCHDOG = "rdzv-conformance-watchdog"
 """The thread of the suite's own that watches a test as it is taken down."""

@@ -381,6 +381,19 @@ class TestTheCommand:
         assert named is not None, node.said
         assert named[1] in pids
 
+    @pytest.mark.parametrize(
+        ("processes", "environ", "threads"),
+        [("2", {}, "1"), ("1", {}, "all"), ("2", {"OMP_NUM_THREADS": "5"}, "5")],
+    )
+    def test_takes_one_cpu_where_there_are_several_of_it(
+        self, local: Agents, monkeypatch: pytest.MonkeyPatch, processes: str, environ: dict[str, str], threads: str
+    ) -> None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        job = ("sh", "-c", "echo threads: ${OMP_NUM_THREADS:-all}")
+        node = local.start(*job, nnodes="1", arguments=("--nproc-per-node", processes), environment=environ)
+        assert node.ends() == 0
+        assert re.findall(r"threads: (\w+)", node.said) == [threads] * int(processes)
+
     def test_gets_the_variables_of_its_world(self, local: Agents, tmp_path: Path) -> None:
         job = program(tmp_path, "import os; print(sorted(os.environ.items()))")
         node = local.start(*job, nnodes="1", arguments=("--nproc-per-node", "2"))

@@ -25,6 +25,35 @@ signal.signal(signal.SIGTERM, end)
 """
 
 
+NAMES = """
+import socket
+found = socket.getaddrinfo
+def getaddrinfo(host, *more, **others):
+    return found("127.0.0.1" if host in ("n1", "n2", "n3") else host, *more, **others)
+socket.getaddrinfo = getaddrinfo
+"""
+"""Has Python know the nodes of this Slurm by their names, as the resolver of a cluster does."""
+
+BARE = """#!/bin/bash
+#SBATCH --nodes=3 --ntasks-per-node=1 --requeue --open-mode=append --output=job.log
+srun --kill-on-bad-exit=0 rdzv run -- python train.py
+"""
+
+HETEROGENEOUS = """#!/bin/bash
+#SBATCH --nodes=1 --ntasks-per-node=1 --output=job.log
+#SBATCH hetjob
+#SBATCH --nodes=2 --ntasks-per-node=1
+export RDZV_ENDPOINT="$PWD/nodes.db"
+srun --het-group=0,1 rdzv run -- python train.py
+"""
+
+ARRAY = """#!/bin/bash
+#SBATCH --array=0-2 --nodes=1 --ntasks-per-node=1 --open-mode=append --output=job.log
+export RDZV_ENDPOINT="$PWD/nodes.db"
+srun rdzv run --array job -- python train.py
+"""
+
+
 class Job:
     """A job of Slurm's, as the documentation has it."""
 
@@ -57,9 +86,10 @@ class Job:
         """Whether Slurm says this of it."""
         return what in self.slurm.command("scontrol", "show", "job", self.id)
 
-    def waits(self) -> None:
+    def waits(self, restarts: int = 1) -> None:
         """Wait until Slurm has taken the nodes, and is to start it again; it is not to wait for long then."""
-        self._wait(lambda: self.shows("JobState=PENDING") and self.shows("Restarts=1"), "it is not started again")
+        again = f"Restarts={restarts} "
+        self._wait(lambda: self.shows("JobState=PENDING") and self.shows(again), "it is not started again")
         # In the second in which it has ended, the nodes would refuse it.
         self.slurm.command("scontrol", "update", f"JobId={self.id}", "StartTime=now+2")
 
@@ -171,4 +201,59 @@ def test_a_job_of_torchrun_needs_no_service(slurm: Slurm, folder: Path) -> None:
     assert ":29400" in script
     job = Job(slurm, folder, script.replace(":29400", f":{free_ports(1)[0]}"))
     job.says("^rank 2 of 3: done")
+    job.ends()
+
+
+def test_a_job_needs_no_option_and_no_service(slurm: Slurm, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "sitecustomize.py").write_text(NAMES)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")
+    (folder / "train.py").write_text(block_of("recipes.md", "import pathlib"))
+    job = Job(slurm, folder, BARE)
+    job.has_world(1, 3)
+    assert job.said.count(f"run 'rdzv-{job.id}', backend c10d, endpoint n1:") == 3
+    assert "attempt from" not in job.said
+    slurm.command("scontrol", "requeue", job.id)
+    job.waits()
+    # The store has ended with the nodes: the rounds begin anew.
+    for rank in range(3):
+        job.says(rf"(?s)attempt from SLURM_RESTART_COUNT.*^round 1: rank {rank} of 3")
+    job.ends()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("script", [HETEROGENEOUS, ARRAY], ids=["components", "elements"])
+def test_the_parts_of_a_job_are_the_nodes_of_one_run(slurm: Slurm, folder: Path, script: str) -> None:
+    (folder / "train.py").write_text(block_of("recipes.md", "import pathlib"))
+    job = Job(slurm, folder, script)
+    job.has_world(1, 3)
+    assert job.said.count(f"run 'rdzv-{job.id}', backend sqlite, ") == 3
+    job.ends()
+
+
+@pytest.mark.soak
+def test_several_tasks_on_a_node_are_refused(slurm: Slurm, folder: Path) -> None:
+    script = BARE.replace("--ntasks-per-node=1", "--ntasks-per-node=2 --overcommit")
+    job = Job(slurm, folder, script)
+    job.says("Slurm has started 2 tasks on this node")
+    job.ends("FAILED")
+    assert "round 1" not in job.said
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(4))
+def test_each_preemption_is_followed_by_the_next_attempt_of_the_same_run(slurm: Slurm, folder: Path, part: int) -> None:
+    """Five times in each part, twenty in all."""
+    job = preempted(slurm, folder, prelude='print("from step", step, flush=True)')
+    for restarts in range(1, 6):
+        slurm.command("scancel", "--signal=USR1", job.id)
+        job.waits(restarts)
+        saved = (folder / "checkpoint").read_text()
+        # It is one run: its rounds are counted on.
+        job.has_world(restarts + 1, 3)
+        job.says(f"^from step {saved}$")
+    assert job.said.count(f"run 'rdzv-{job.id}', ") == 3 * 6
+    assert job.said.count("attempt from SLURM_RESTART_COUNT") == 3 * 5
+    assert job.said.count("]: drained: ") == 3 * 5
+    assert "node failed" not in job.said
     job.ends()

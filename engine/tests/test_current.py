@@ -1,8 +1,10 @@
 """What a program that ``rdzv run`` has started is given."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rdzv_core import BackendPlugin, Capability
@@ -112,3 +114,21 @@ def test_a_process_and_its_forks_talk_with_their_agent(environment: pytest.Monke
     report = agent.report()
     assert (report.calls, report.step, report.ready) == (2, 4, 1)
     agent.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "processes", "coordinator", "devices"),
+    [("n1", "1", "n1:29500", None), ("fd00::2", "4", "[fd00::2]:29500", [3])],
+)
+def test_jax_gets_the_world(
+    environment: pytest.MonkeyPatch, address: str, processes: str, coordinator: str, devices: list[int] | None
+) -> None:
+    """dev/tests/test_jax.py has a real one."""
+    told: list[object] = []
+    jax = SimpleNamespace(distributed=SimpleNamespace(initialize=lambda *given: told.extend(given)))
+    environment.setitem(sys.modules, "jax", jax)
+    place = {"RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": processes}
+    for name, value in {**place, "MASTER_ADDR": address, "MASTER_PORT": "29500"}.items():
+        environment.setenv(name, value)
+    rdzv.current().jax_initialize()
+    assert told == [coordinator, 8, 7, devices]

@@ -4,7 +4,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Self
+from importlib import import_module
+from typing import Any, Self
 
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.handler import Drain, RendezvousInfo
@@ -129,6 +130,21 @@ class World:
         drains it does nothing.
         """
         self._end.ready()
+
+    def jax_initialize(self) -> None:
+        """Make the processes of this world those of JAX, whose coordinator is rank 0's; before JAX is used otherwise.
+
+        Of several processes of a node, each gets the one device of its local rank.
+
+        Raises:
+            ImportError: JAX is not installed.
+            RuntimeError: JAX has been used or initialized already, or not all came within its time.
+        """
+        # The program depends on it, rdzv does not.
+        jax: Any = import_module("jax")
+        host = f"[{self.master_addr}]" if ":" in self.master_addr else self.master_addr
+        devices = None if self.local_world_size == 1 else [self.local_rank]
+        jax.distributed.initialize(f"{host}:{self.master_port}", self.world_size, self.rank, devices)
 
     @cached_property
     def _end(self) -> ProcessEnd:

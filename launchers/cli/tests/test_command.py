@@ -280,7 +280,13 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["run", "--rdzv-id", "x"], "rdzv run: error: there is no option --rdzv-id; did you mean --run-id?"),
+        (["run", "--rdzv-id", "x"], "rdzv run: error: there is no option --rdzv-id; it is --run-id here."),
+        (["run", "--rdzv_conf=a=b"], "there is no option --rdzv_conf; each NAME=VALUE is an --option of its own here."),
+        (["run", "--shutdown-timeout=5"], "there is no option --shutdown-timeout; it is --grace here."),
+        (["run", "--no-python", "x"], "there is no option --no-python; leave it out: CMD is any program."),
+        (["run", "--node_rank=0"], "there is no option --node_rank; leave it out: each world gives its nodes their"),
+        # What is only looked at is started by no line of torchrun's.
+        (["status", "--rdzv-id", "x"], "rdzv status: error: there is no option --rdzv-id; did you mean --run-id?"),
         (["run", "--runid=x"], "rdzv run: error: there is no option --runid; did you mean --run-id?"),
         (["run", "--log-dir", "x"], "rdzv run: error: there is no option --log-dir."),
         (["run", "--join-timeout", "5"], "no option --join-timeout; did you mean --option join_timeout=VALUE?"),

@@ -1,14 +1,18 @@
 """`rdzv doctor`, beside packages that are installed for one test."""
 
+import tomllib
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from rdzv_cli import doctor, main
 
 Install = Callable[[str, str, Mapping[str, str]], None]
+
+RECORDED: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("platforms.toml").read_text())
 
 BACKEND = """
 from rdzv_core.backend import BackendPlugin
@@ -162,3 +166,51 @@ def test_a_service_that_does_not_answer_has_the_exit_code_of_any_command(capsys:
     pytest.importorskip("rdzv_etcd_v3", reason="the backend etcd-v3 is not installed")
     assert main(["doctor", "--backend", "etcd-v3", "--endpoint", "127.0.0.1:1", "--timeout", "0.2"]) == 6
     assert "http://127.0.0.1:1: not connected: Connection refused" in capsys.readouterr().err
+
+
+def test_the_platform_is_shown_with_what_is_ignored(
+    install: Install, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("torch", "", {})
+    install("rdzv-c10d", BACKEND, {"rdzv": "c10d"})
+    for name, value in RECORDED["slurm-step"]["environ"].items():
+        monkeypatch.setenv(name, value)
+    said = lines(capsys, 0)
+    assert "platform (Slurm):" in said
+    assert "ok --run-id rdzv-1 (from SLURM_CLUSTER_NAME, SLURM_JOB_ID)" in said
+    assert "ok --option node_name n3 (from SLURMD_NODENAME)" in said
+    assert "ok tasks on this node 1 (from SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID, Slurm)" in said
+    assert "ok hosts n1, n2, n3 (from SLURM_STEP_NODELIST, Slurm)" in said
+    assert "ok without service the nodes meet at n1:23713 (from SLURM_STEP_NODELIST)" in said
+    (ignored,) = (line for line in said if "SLURM_LAUNCH_NODE_IPADDR" in line)
+    assert ignored == "note ignored SLURM_LAUNCH_NODE_IPADDR: it is where srun was called, which may be a login node"
+    monkeypatch.setenv("RDZV_PLATFORM", "none")
+    assert any(line.startswith("note RDZV_PLATFORM is none") for line in lines(capsys, 0))
+
+
+def test_what_a_platform_lets_no_run_begin_for_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in RECORDED["mpich"]["environ"].items():
+        monkeypatch.setenv(name, value)
+    (said,) = (line for line in lines(capsys, 0) if line.startswith("note rdzv run"))
+    assert "has started 2 tasks on this node" in said
+
+
+def test_a_row_of_a_site_that_is_broken_is_shown(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("our-site", "", {"rdzv.platforms": "ours = our_site:ROW"})
+    said = lines(capsys, 7)
+    (broken,) = (line for line in said if line.startswith("BROKEN"))
+    assert "'ours' of the package 'our-site' is broken: AttributeError" in broken
+    assert "platform (none):" in said
+
+
+def test_a_login_in_an_endpoint_is_not_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_RDZV_BACKEND", "etcd-v3")
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "user:hunter2@db1:2379")
+    said = "\n".join(lines(capsys, 0))
+    assert "--endpoint" in said
+    assert "db1:2379" in said
+    assert "hunter2" not in said

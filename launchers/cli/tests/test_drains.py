@@ -23,6 +23,7 @@ from rdzv_cli.agent import Agent, AgentOptions, ExitStatus
 from rdzv_cli.agent.channels import Channels
 from rdzv_cli.agent.drains import DrainNotices
 from rdzv_cli.agent.guard import Guard
+from rdzv_cli.agent.signals import Asked, Signals
 from rdzv_cli.agent.workers import Worker, Workers
 
 SPOT = Drain("a.1", 60.0, "spot")
@@ -262,3 +263,36 @@ def test_a_signal_puts_off_no_drain_that_ends_sooner_and_is_not_said_to(tmp_path
     assert (ending.exit_status, ending.reason) == (ExitStatus.DRAINED, "drained: the rack")
     (told,) = [text for text in said if text.startswith("asked to end")]
     assert re.fullmatch(r"asked to end: this node leaves within [01]\.\d s \(the rack\), so that .*", told)
+
+
+def test_a_node_drains_unasked_when_its_job_is_about_to_end(tmp_path: Path) -> None:
+    params = RendezvousParameters("memory", "", "run", 1, 1)
+    node = DynamicRendezvousHandler(RendezvousSettings.from_parameters(params), MemoryBackend())
+    said = list[str]()
+    command = ["sh", "-c", "exec sleep 60"]
+    agent = Agent(node, params, command, AgentOptions(drain=0.5), say=said.append, drain_at=time.monotonic())
+    ending = agent.run()
+    assert (ending.exit_status, ending.reason) == (ExitStatus.DRAINED, "drained: its job is about to end")
+    assert "the job is about to end: this node leaves within 0.5 s, so that the others can save work" in said
+
+
+def test_a_signal_that_comes_while_a_node_drains_unasked_asks_for_nothing_more() -> None:
+    """Slurm sends one, too, where the job has --signal; the next one ends it at once."""
+    signals = Signals(True, in_world=True, drain_at=0.0)
+    asked = []
+    with signals.handled():
+        signals.look()
+        assert signals.is_draining
+        since = signals.drain_since
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+            asked.append((signals.is_draining, signals.asked, signals.drain_since == since))
+    assert asked == [(True, Asked.DRAIN, True), (False, Asked.END, True)]
+
+
+def test_a_node_in_no_world_does_not_drain_unasked() -> None:
+    waits, without = Signals(True, drain_at=0.0), Signals(False, in_world=True, drain_at=0.0)
+    waits.look()
+    without.look()
+    assert not waits.is_draining
+    assert not without.is_draining

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import signal
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from rdzv.config import Layer, environment, merge
@@ -22,6 +22,9 @@ from rdzv_core.parameters import ARGUMENTS, SHORT_NAMES, RendezvousParameters
 from rdzv_core.plugins import installed_backends, load_backend_plugin
 from rdzv_core.text import printable
 
+from .launch import HOSTED, Launch
+from .platforms import Found
+
 MOST: Final = 999_999_999
 """The highest number that the command line takes."""
 
@@ -30,6 +33,9 @@ _MOST_SECONDS: Final = 1e9
 
 _DEFAULT: Final = "sqlite"
 """The backend of a command that names none, wherever it is installed."""
+
+AUTO: Final = "auto"
+"""The value of an option that a platform decides."""
 
 _UNHANDLED: Final = (signal.SIGKILL, signal.SIGSTOP)
 """The signals that no program can handle."""
@@ -40,17 +46,6 @@ _MOST_EXIT_CODE: Final = 255
 logger = logging.getLogger(__name__)
 
 
-class Needed(argparse.Action):
-    """Stores what has to be given: by a flag, or by a variable of the environment."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, *, variable: str, **more: Any) -> None:
-        super().__init__(option_strings, dest, **more)
-        self.variable = variable
-
-    def __call__(self, parser: object, namespace: argparse.Namespace, value: object, option: str | None = None) -> None:
-        setattr(namespace, self.dest, value)
-
-
 def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] = os.environ) -> None:
     """Add the options that say which run on which service. A variable that is empty counts as not given.
 
@@ -59,9 +54,46 @@ def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] 
         environ: The variables that may give them.
     """
     _add_place(parser, environ)
-    given = environ.get("RDZV_RUN_ID") or None
-    add_needed(parser, "--run-id", "RDZV_RUN_ID", "ID", "the job that the nodes belong to", given)
+    parser.add_argument(
+        "--run-id",
+        default=environ.get("RDZV_RUN_ID") or None,
+        metavar="ID",
+        help="the job that the nodes belong to (default: RDZV_RUN_ID, else what the platform tells)",
+    )
     _add_option(parser)
+    parser.set_defaults(fail=parser.error)
+
+
+def add_node_options(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Add those that say in which run a node takes part, and what is taken from its platform, as `add_run_options`."""
+    add_run_options(parser, environ)
+    parser.add_argument(
+        "--nnodes",
+        default=environ.get("RDZV_NNODES") or None,
+        metavar="MIN:MAX",
+        help="how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES, else what the platform tells)",
+    )
+    parser.add_argument(
+        "--standalone",
+        action="store_true",
+        help="this machine alone, as torchrun's: --nnodes 1, and a run id that no other run has, unless one is given",
+    )
+    parser.add_argument(
+        "--platform",
+        default=os.environ.get("RDZV_PLATFORM") or AUTO,
+        type=_platform,
+        metavar="auto|none",
+        help="whether to take what no option says from the scheduler or launcher around this process, see `rdzv "
+        "doctor` (default: RDZV_PLATFORM, else auto)",
+    )
+    parser.add_argument(
+        "--array",
+        default="sweep",
+        choices=("sweep", "job"),
+        metavar="sweep|job",
+        help="what the elements of a job array are: a sweep, in which each is a run, or the nodes of one job (default: "
+        "sweep)",
+    )
 
 
 def add_service_options(parser: argparse.ArgumentParser) -> None:
@@ -96,16 +128,11 @@ def _add_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_needed(
-    parser: argparse.ArgumentParser, flag: str, name: str, metavar: str, about: str, given: str | None
-) -> None:
-    """Add an option that must be given: by its flag, or by the variable `name`, which gives `given`."""
-    about = f"{about} (default: {name})"
-    # A variable that is set, and not for this command, has an error of its own.
-    is_required = given is None and not os.environ.get(name)
-    parser.add_argument(
-        flag, action=Needed, variable=name, default=given, required=is_required, metavar=metavar, help=about
-    )
+def _platform(text: str) -> str:
+    """A choice of platforms, for argparse, which does not compare a variable with the choices."""
+    if text not in (AUTO, "none"):
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is neither auto nor none")
+    return text
 
 
 def parameters(
@@ -113,32 +140,26 @@ def parameters(
     min_nodes: int = 1,
     max_nodes: int = 1,
     environ: Mapping[str, str] = os.environ,
+    others: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> RendezvousParameters:
     """The parameters that the command line describes, and the environment where it says nothing.
 
     Args:
-        arguments: The command line.
+        arguments: The command line; gets the run of the platform, if it names none.
         min_nodes: The smallest world.
         max_nodes: The largest.
         environ: The environment.
-        options: More options.
+        others: Options that count where nothing else gives them.
+        options: More options, of flags.
 
     Raises:
         RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE`` or names no option, RDZV_OPTIONS
             cannot be read, or no other process could find the service.
     """
-    given: dict[str, Any] = {}
-    for position, item in enumerate(arguments.option, start=1):
-        name, equals, value = item.partition("=")
-        if not name or not equals:
-            # What stands there may be a password.
-            raise RendezvousParameterError(
-                f"--option takes NAME=VALUE, such as join_timeout=60; what --option number {position} gives is not of "
-                "that form."
-            )
-        if given.setdefault(name, value) != value:
-            raise RendezvousParameterError(f"--option gives {name} twice, with different values: leave one out.")
+    if arguments.run_id is None:
+        _take_run(arguments)
+    given = _options_given(arguments.option)
     if twice := [name for name, value in options.items() if str(given.get(name, value)) != str(value)]:
         name = twice[0]
         raise RendezvousParameterError(
@@ -158,12 +179,39 @@ def parameters(
     if address := getattr(arguments, "local_addr", None):
         beside["local_addr"] = address
     given_here = {**beside, "options": given | options}
-    layers = (Layer("The command line", given_here, as_flag), *environment(environ))
+    below = Layer("The platform", {"options": others or {}})
+    layers = (Layer("The command line", given_here, as_flag), *environment(environ), below)
     for layer in layers:
         _check_places(layer.given.get("options", {}), arguments)
     params = merge(*layers, secrets=secrets)
     plugin.check_shared(params)
     return params
+
+
+def _options_given(items: Iterable[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for position, item in enumerate(items, start=1):
+        name, equals, value = item.partition("=")
+        if not name or not equals:
+            # What stands there may be a password.
+            raise RendezvousParameterError(
+                f"--option takes NAME=VALUE, such as join_timeout=60; what --option number {position} gives is not of "
+                "that form."
+            )
+        if given.setdefault(name, value) != value:
+            raise RendezvousParameterError(f"--option gives {name} twice, with different values: leave one out.")
+    return given
+
+
+def _take_run(arguments: argparse.Namespace) -> None:
+    """Have a command that is called in a job, as by the script of a scheduler, be about the run of that job."""
+    launch = Launch.here(os.environ) if os.environ.get("RDZV_PLATFORM") != "none" else Launch(Found())
+    given = launch.given()
+    if "run_id" not in given:
+        arguments.fail(f"the following arguments are required: {with_variable('run_id')}")
+    arguments.run_id = given["run_id"].value
+    if not arguments.backend and not arguments.endpoint and "nnodes" in given and given["nnodes"].value != "1":
+        arguments.backend, arguments.endpoint = HOSTED, launch.endpoint(arguments.run_id).value
 
 
 def _default_backend(nodes: int) -> str:
@@ -203,6 +251,11 @@ def as_flag(argument: str) -> str:
     return f"--{argument.replace('_', '-')}"
 
 
+def with_variable(argument: str) -> str:
+    """The flag of an argument, and the variable that gives it, too."""
+    return f"{as_flag(argument)} (or {variable(argument)})"
+
+
 def _check_places(options: Collection[str], arguments: argparse.Namespace) -> None:
     if misplaced := next((name for name in (*ARGUMENTS, *SHORT_NAMES) if name in options), None):
         flag = "nnodes" if misplaced in SHORT_NAMES or misplaced.endswith("_nodes") else misplaced
@@ -240,6 +293,11 @@ def some_seconds(text: str) -> float:
             f"'{printable(text)}' is no time at all; give a number of seconds, such as 2.5"
         )
     return number
+
+
+def drain_seconds(text: str) -> float | str:
+    """The time of a drain, for argparse, or `AUTO`, which the platform decides."""
+    return AUTO if text == AUTO else some_seconds(text)
 
 
 def signal_number(text: str) -> int:

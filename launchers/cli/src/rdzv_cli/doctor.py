@@ -1,6 +1,7 @@
 """``rdzv doctor``: what rdzv and torchrun will find on this machine, and why they will not find the rest."""
 
 import argparse
+import os
 import platform
 import time
 from collections.abc import Iterator
@@ -9,13 +10,17 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 
 from rdzv.hooks import installed_hooks
 from rdzv.inspector import RunInspector
+from rdzv_core.endpoints import hide_login
 from rdzv_core.errors import RendezvousError, RendezvousParameterError
 from rdzv_core.plugins import installed_backends, load_backend_plugin
 from rdzv_core.text import printable
 
 from .agent import ExitStatus
-from .common import add_service_options, parameters, seconds
+from .common import add_service_options, as_flag, parameters, seconds
+from .launch import Launch
 from .output import show
+from .platforms import PLATFORMS, Found, Platform, Taken, detect, installed_platforms
+from .taking import OPTIONS
 
 _GROUP = "torchrun.handlers"
 _OURS = "rdzv_torchrun"
@@ -39,7 +44,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "doctor",
         help="check what rdzv and torchrun will find",
         description="Check which backends, hooks and names for torchrun are installed and work, and say why others "
-        "do not. A service that is named (--backend, --endpoint or their variables) is asked whether it lets us read. "
+        "do not; and what `rdzv run` takes from the platform that has started this process. A service that is named "
+        "(--backend, --endpoint or their variables) is asked whether it lets us read. "
         "The exit code is 7 if anything is broken; what is not installed is not.",
     )
     add_service_options(parser)
@@ -52,8 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the report."""
     broken = False
     packages = ", ".join(_version(package) or f"no {package}" for package in ("torch", "rdzv-torchrun"))
+    found = detect(os.environ, [row for row in installed_platforms() if isinstance(row, Platform)] + [*PLATFORMS])
     for title, findings in (
         (f"rdzv {version('rdzv')} on Python {platform.python_version()}", _backends()),
+        (f"platform ({found.names or 'none'})", _platforms(found)),
         ("hooks", _hooks()),
         (f"torchrun --rdzv-backend ({packages})", _torchrun()),
     ):
@@ -85,6 +93,43 @@ def _backends() -> Iterator[_Finding]:
         yield _judge(name, name, f"{package.name} {package.version}")
     if not installed:
         yield _Finding("none", "", "no backend; the embedded default comes with: pip install rdzv-sqlite")
+
+
+def _platforms(found: Found) -> Iterator[_Finding]:
+    """What `rdzv run` takes here from the platform, what it tells beside that, and what is ignored."""
+    for row in installed_platforms():
+        if isinstance(row, RendezvousError):
+            yield _Finding("BROKEN", "", str(row))
+    if found.platforms and os.environ.get("RDZV_PLATFORM") == "none":
+        yield _Finding("note", "RDZV_PLATFORM", "is none: `rdzv run` takes nothing of what stands here")
+    launch = Launch(found)
+    for name, taken in launch.given().items():
+        flag = f"--option {name}" if name in OPTIONS else as_flag(name)
+        yield _Finding("ok", flag, f"{_shown(taken)} (from {taken.source})")
+    for fact, taken in found.facts.items():
+        yield _Finding("ok", fact.value, f"{_shown(taken)} (from {taken.source}, {taken.platform})")
+    for ignored in (*launch.ignored(), *found.ignored):
+        yield _Finding("note", "ignored", f"{ignored.name}: {ignored.reason}")
+    yield from _service(launch)
+
+
+def _service(launch: Launch) -> Iterator[_Finding]:
+    """Where the nodes of a run meet that names no service, or why it is refused."""
+    given = launch.given()
+    try:
+        launch.check(None)
+        if launch.found.is_launched and given.keys() >= {"run_id", "nnodes"} and given["nnodes"].value != "1":
+            endpoint = launch.endpoint(given["run_id"].value)
+            yield _Finding("ok", "without service", f"the nodes meet at {endpoint.value} (from {endpoint.source})")
+    except RendezvousParameterError as error:
+        yield _Finding("note", "rdzv run", str(error))
+
+
+def _shown(taken: Taken) -> str:
+    """What stands there, without the login that an endpoint may have."""
+    if any(name.endswith("_ENDPOINT") for name in taken.names):
+        return printable(hide_login(str(taken.value)))
+    return printable(", ".join(taken.value) if isinstance(taken.value, tuple) else str(taken.value))
 
 
 def _hooks() -> Iterator[_Finding]:

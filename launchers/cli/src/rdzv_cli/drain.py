@@ -46,8 +46,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> int:
     """Announce it, and wait if asked to."""
-    run_id = printable(arguments.run_id)
     with RunInspector(parameters(arguments)) as inspector:
+        run_id = printable(arguments.run_id)
         drains = inspector.drain(arguments.node, arguments.seconds, arguments.reason, arguments.timeout)
         for drain in drains:
             is_known = (drain.seconds, drain.reason) != (arguments.seconds, arguments.reason)

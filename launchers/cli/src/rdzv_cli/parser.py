@@ -11,8 +11,8 @@ from rdzv_core.near import near_name
 from rdzv_core.text import printable
 
 from .agent import ExitStatus
-from .common import Needed
 from .output import show
+from .torchrun import IN_PLACE_OF
 
 _AS_FLAGS: Final = {
     f"--{option.name.replace('_', '-')}": f"--option {option.name}=VALUE"
@@ -33,11 +33,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with an error: the usage, which argparse puts before it, would hide it, once for each node of a job."""
-        if message.startswith("the following arguments are required: "):
-            for action in self._actions:
-                if isinstance(action, Needed):
-                    flag = action.option_strings[0]
-                    message = message.replace(flag, f"{flag} (or {action.variable})")
         self.exit(ExitStatus.UNUSABLE.value, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 
     def refuse(self, name: str, hint: str = "", others: Mapping[str, str] | None = None) -> None:
@@ -88,10 +83,13 @@ class CommandParser(_Parser):
         """Refuse what is unknown here: argparse first asks for what is missing, then points to the help of ``rdzv``."""
         given = [str(item) for item in args or ()]
         starts = any(action.dest == "program" for action in self._actions)
-        ours = list(itertools.takewhile(lambda item: item != "--", given))
-        program = given[len(ours) :]
-        for name in ours:
-            flag = name.partition("=")[0]
+        before = list(itertools.takewhile(lambda item: item != "--", given))
+        program = given[len(before) :]
+        ours = [self._hyphened(item) for item in before]
+        for item in ours:
+            flag = item.partition("=")[0]
+            if starts and (answer := IN_PLACE_OF.get(flag.replace("_", "-"))):
+                self.error(f"there is no option {flag}; {answer}.")
             self.refuse(flag, " Options of CMD come after --." if starts else "", _AS_FLAGS if starts else None)
         # argparse would take a separator out of the program's own arguments; which one depends on Python's version.
         parsed, more = super().parse_known_args(ours if starts else args, namespace)
@@ -101,6 +99,12 @@ class CommandParser(_Parser):
         if starts:
             self._take_program(parsed, program[1:])
         return parsed, more
+
+    def _hyphened(self, item: str) -> str:
+        """An option as it is named here: with underscores, as many write torchrun's, it is the same."""
+        flag, equals, value = item.partition("=")
+        named = flag.replace("_", "-")
+        return f"{named}{equals}{value}" if named in self._option_string_actions else item
 
     def _take_program(self, parsed: argparse.Namespace, behind: Sequence[str]) -> None:
         """Have the program and its arguments be what stands behind the separator, if anything does."""

@@ -26,10 +26,11 @@ from rdzv_core.plugins import load_backend_plugin
 from rdzv_core.text import printable
 
 from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restarts, Signals
-from .common import add_needed, add_run_options, parameters
+from .common import add_node_options, parameters
 from .exits import EXIT_CODES
 from .log import before_each_line, say, speak_as, write
 from .news import News
+from .taking import Taking
 from .told import for_agents, is_own_run
 
 logger = logging.getLogger(__name__)
@@ -76,9 +77,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     environ = for_agents()
-    add_run_options(parser, environ)
-    number = environ.get("RDZV_NNODES") or None
-    add_needed(parser, "--nnodes", "RDZV_NNODES", "MIN:MAX", "how many nodes a world has, as 2:4 or 4", number)
+    add_node_options(parser, environ)
     AgentOptions.add_to(parser)
     program = parser.add_argument("program", metavar="-- CMD", help="the program")
     arguments = parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
@@ -90,9 +89,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Run the agent; returns the exit code."""
     began = time.monotonic()
-    options = AgentOptions.of(arguments)
     environ = for_agents()
-    params = _parameters(arguments, options, environ)
+    taking = Taking.of(arguments, environ)
+    options = AgentOptions.of(taking.arguments)
+    params = _parameters(taking, options, environ)
     command = [arguments.program, *arguments.arguments]
     # No other node needs to be disturbed by one that cannot start it.
     if shutil.which(arguments.program) is None:
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     restarts = Restarts(options.max_restarts)
     signals = Signals(drains=False, numbers=options.signals_to_handle)
     for cooldown in _cooldowns(options.check_cooldown):
-        ending = _unfit(checks, signals) or _take_part(params, public, command, options, checks, restarts)
+        ending = _unfit(checks, signals) or _take_part(params, public, command, options, checks, restarts, taking)
         say(_in_words(ending, time.monotonic() - began))
         if ending.exit_status is not ExitStatus.UNFIT or not cooldown:
             break
@@ -141,20 +141,15 @@ def _ended_outside(params: RendezvousParameters, cooldown: float, signals: Signa
     return AgentResult.of_signal(signals.number, _OUTSIDE) if signals.number else closed
 
 
-def _parameters(
-    arguments: argparse.Namespace, options: AgentOptions, environ: Mapping[str, str]
-) -> RendezvousParameters:
+def _parameters(taking: Taking, options: AgentOptions, environ: Mapping[str, str]) -> RendezvousParameters:
     """How the node is made; what an agent around this one tells its program is not meant for that."""
-    if arguments.run_id is None:
-        raise RendezvousParameterError(
-            "The variable RDZV_RUN_ID is that of the run of which this process is a program, and which it would wait "
-            "for: give --run-id, with another one."
-        )
-    is_flag = arguments.nnodes != environ.get("RDZV_NNODES")
-    low, high = parse_nnodes(arguments.nnodes, "--nnodes" if is_flag else "RDZV_NNODES")
+    arguments = taking.arguments
+    is_variable = arguments.nnodes == environ.get("RDZV_NNODES")
+    low, high = parse_nnodes(arguments.nnodes, "RDZV_NNODES" if is_variable else "--nnodes")
+    taking.host(low, high)
     beside = {"attempt": options.attempt, "master_port": options.master_port}
     given = {name: value for name, value in beside.items() if value is not None}
-    params = parameters(arguments, low, high, environ, **given)
+    params = parameters(arguments, low, high, environ, taking.options, **given)
     if is_own_run(params):
         shown = printable(params.run_id)
         raise RendezvousParameterError(
@@ -193,6 +188,7 @@ def _take_part(
     options: AgentOptions,
     checks: Checks,
     restarts: Restarts,
+    taking: Taking,
 ) -> AgentResult:
     """Be a node of the run until it ends, or this node leaves it.
 
@@ -203,12 +199,13 @@ def _take_part(
         options: What the user has decided.
         checks: What the node must be fit for.
         restarts: How often the command may fail on this machine, and has failed.
+        taking: What is the platform's.
     """
     handler = get_rendezvous_handler(params)
     if not isinstance(handler, DynamicRendezvousHandler):
         raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
     speak_as(handler.view.node_id)
-    say(_who_we_are(handler, params, load_backend_plugin(params.backend)))
+    say(_who_we_are(handler, params, load_backend_plugin(params.backend)) + taking.in_words)
     progress = _Progress(handler)
     agent = Agent(
         handler,
@@ -220,6 +217,7 @@ def _take_part(
         waiting=progress.waiting,
         say=progress.say,
         restarts=restarts,
+        drain_at=taking.drain_at,
     )
     progress.begin()
     try:

@@ -40,6 +40,11 @@ def for_agents(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: value for name, value in environ.items() if told.get(name) != _print_of(value)}
 
 
+def is_inside(environ: Mapping[str, str]) -> bool:
+    """Whether this process is a program of an agent."""
+    return bool(_runs(environ))
+
+
 def is_own_run(params: RendezvousParameters, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is a program of that very run, as far as its names tell: a service may have several."""
     return _run_of(params) in _runs(environ)

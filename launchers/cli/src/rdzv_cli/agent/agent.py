@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import time
@@ -54,6 +55,7 @@ class Agent:
         waiting: Called several times a second while the node waits for a world, with the seconds so far.
         say: Takes what its user should know of every world.
         restarts: How often the command may fail here, and has failed.
+        drain_at: When the node drains unasked, on the monotonic clock.
     """
 
     handler: rdzv.DynamicRendezvousHandler
@@ -66,6 +68,7 @@ class Agent:
     waiting: Callable[[float], None] = lambda seconds: None
     say: Callable[[str], None] = logger.info
     restarts: Restarts = field(default_factory=Restarts)
+    drain_at: float = math.inf
     _signals: Signals = field(init=False)
     _speaker: Speaker = field(init=False)
     _has_failed: bool = field(default=False, init=False)
@@ -74,7 +77,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         """Have taken no signal yet."""
-        self._signals = Signals(self.options.drain is not None, self.options.signals_to_handle)
+        self._signals = Signals(self.options.drain is not None, self.options.signals_to_handle, drain_at=self.drain_at)
         self._speaker = Speaker(self.handler, self._signals, self.options.drain, self.say)
 
     def run(self) -> AgentResult:
@@ -127,7 +130,7 @@ class Agent:
                 final = failure and self.restarts.pay(failure)
                 return self._failed_for_good(final) if final else AgentResult(ExitStatus.UNFIT, unfit)
             # A signal has ended the check: whether it is fit is not known, and it goes.
-            while self._signals.asked is Asked.DRAIN and not is_over():
+            while self._signals.is_draining and not is_over():
                 time.sleep(_POLL)
             return self._ended_from_outside()
         finally:
@@ -191,7 +194,7 @@ class Agent:
                 self._outcome = self._ended(Ending.CHANGED, hangs, reports)
                 # One that drains has nothing left to save: to start the program anew would only put off its end.
                 has_ended = all(worker.code is not None for worker in seen)
-                return self._drained_early() if has_ended else None
+                return _drained_early(self.handler) if has_ended else None
             if failure := failures.look(seen, reports):
                 self._outcome = self._ended(failure.ending, hangs, reports)
                 return self._failed(failure, info, progressed=self._progressed(reports))
@@ -213,7 +216,7 @@ class Agent:
             return self._signalled()
         if closed := self.handler.view.closed:
             return done if closed.done and done else AgentResult.of_closed(closed)
-        return self._drained() if self.handler.view.is_drained else None
+        return _drained(self.handler) if self.handler.view.is_drained else None
 
     def _is_last_to_finish(self, info: RendezvousInfo) -> bool:
         """Say that the workers of this node have finished, and see whether all others have."""
@@ -231,13 +234,13 @@ class Agent:
         if _loses_drained(self.handler, info):
             logger.info("%s, since a node has left the world as it said", failure.what)
             self._outcome = None
-            return self._drained_early()
+            return _drained_early(self.handler)
         unless_urgent(self._signals, lambda: self._speaker.report_failure(failure.what, progressed=progressed))
         if ending := self._gives_up():
             return ending
         self._has_failed = True
         # A program may end with any code once it has saved its work: a node that was asked to drain goes as drained.
-        if info.world_size > 1 or self._signals.asked is Asked.DRAIN:
+        if info.world_size > 1 or self._signals.is_draining:
             self.restarts.fail(failure)
             return None
         # No other node can explain it: it is counted now, and not once more when the next world stands.
@@ -267,7 +270,7 @@ class Agent:
 
     def _ended_by(self, error: rdzv.RendezvousError) -> AgentResult:
         if self.handler.view.is_drained:
-            return self._drained()
+            return _drained(self.handler)
         if self.restarts.are_spent and (failure := self.restarts.pending(self.handler)):
             return self._failed_for_good(failure)
         return AgentResult.of_error(error, self.handler.view.closed)
@@ -277,14 +280,6 @@ class Agent:
 
     def _signalled(self) -> AgentResult:
         return AgentResult.of_signal(self._signals.number, "this node leaves the run")
-
-    def _drained_early(self) -> AgentResult | None:
-        """How a node ends whose command has nothing left to do, if it drains; None: it does not."""
-        view = self.handler.view
-        return self._drained() if any(drain.node == view.node_id for drain in view.drains) else None
-
-    def _drained(self) -> AgentResult:
-        return AgentResult(ExitStatus.DRAINED, self.handler.view.drain_reason)
 
     def _shut_down(self, ending: AgentResult) -> None:
         is_done = ending.exit_status is ExitStatus.DONE
@@ -299,6 +294,15 @@ def _loses_drained(handler: rdzv.DynamicRendezvousHandler, info: RendezvousInfo)
     return bool(released) or any(not drain.seconds for drain in handler.view.drains)
 
 
+def _drained_early(handler: rdzv.DynamicRendezvousHandler) -> AgentResult | None:
+    """How a node ends whose command has nothing left to do, if it drains; None: it does not."""
+    return _drained(handler) if any(drain.node == handler.view.node_id for drain in handler.view.drains) else None
+
+
+def _drained(handler: rdzv.DynamicRendezvousHandler) -> AgentResult:
+    return AgentResult(ExitStatus.DRAINED, handler.view.drain_reason)
+
+
 def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> list[Mapping[str, str]]:
     """The variables of each process of this world."""
     own = {"processes": agent.options.nproc_per_node, "restarts": agent.restarts.count}
@@ -306,7 +310,9 @@ def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> lis
         variables(agent.params, info, local_rank=rank, channel=channels.path(rank), **own)
         for rank in range(agent.options.nproc_per_node)
     )
-    return [{**agent.environment, **as_told(place, agent.params, agent.environment)} for place in places]
+    # As torchrun does: each of several processes would take all CPUs.
+    threads = {"OMP_NUM_THREADS": "1"} if agent.options.nproc_per_node > 1 else {}
+    return [{**threads, **agent.environment, **as_told(place, agent.params, agent.environment)} for place in places]
 
 
 def _place_in(info: RendezvousInfo, each: int) -> str:

@@ -1,16 +1,17 @@
 """What the user decides about the agent: each option of `rdzv run` once, as a field and as a flag."""
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from rdzv_core.errors import RendezvousParameterError
 
-from ..common import as_flag, count, exit_codes, rounds, seconds, signal_number, some_seconds
+from ..common import as_flag, count, drain_seconds, exit_codes, rounds, seconds, signal_number, some_seconds
 from .checks import Check, parse_check
 from .devices import processes
 from .signals import ASKING, DRAIN_SIGNALS, signals_to_handle
+from .variables import value_of
 
 
 def _flag(help: str, *, default: Any = None, **more: Any) -> Any:
@@ -23,20 +24,22 @@ class AgentOptions:
     """The options of one agent. The help of each says what it means."""
 
     nproc_per_node: int = _flag(
-        "processes per node (default: %(default)s); gpu: one for each NVIDIA GPU; cpu: one for each CPU; auto: gpu if "
-        "there is any, else cpu",
+        "processes per node (default: what the platform tells, else 1); gpu: one for each NVIDIA GPU; cpu: one for "
+        "each CPU; auto: gpu if there is any, else cpu",
         type=processes,
         default=1,
         metavar="N",
     )
     max_restarts: int = _flag(
-        "how often CMD may fail on this node before it gives up (default: %(default)s); a new world costs none, nor "
+        "how often CMD may fail on this node before it gives up (default: {default}); a new world costs none, nor "
         "does a failure that the loss of another node explains",
         type=count,
         default=0,
         metavar="N",
     )
-    attempt: int | None = _flag("the scheduler's restart count (default: 0)", type=count, metavar="N")
+    attempt: int | None = _flag(
+        "the scheduler's restart count (default: what the platform tells, else 0)", type=count, metavar="N"
+    )
     local_addr: str | None = _flag(
         "this node's address as the others reach it: itself, a host name, or the interface (eth1) or network "
         "(10.98.0.0/16) of this machine that has it (default: RDZV_LOCAL_ADDR, else the one from which it calls the "
@@ -49,7 +52,7 @@ class AgentOptions:
         metavar="PORT|RANGE",
     )
     grace: float = _flag(
-        "between asking CMD to end and killing it (default: %(default)g)",
+        "between asking CMD to end and killing it (default: {default:g})",
         type=seconds,
         default=10.0,
         metavar="SECONDS",
@@ -62,8 +65,9 @@ class AgentOptions:
     )
     drain: float | None = _flag(
         "after the first SIGTERM or SIGUSR1 stay in the world for so long, or until all are ready, so that all can "
-        "save their work (default: go at once, as after a second one)",
-        type=some_seconds,
+        "save their work; auto: 100 s, and unasked 120 s before the job's end, if the platform tells that (default: "
+        "go at once, as after a second one)",
+        type=drain_seconds,
         metavar="SECONDS",
     )
     give_up_after: int = _flag(
@@ -100,7 +104,7 @@ class AgentOptions:
         metavar="CHECK",
     )
     check_timeout: float = _flag(
-        "how long each check may take (default: %(default)g)", type=some_seconds, default=60.0, metavar="SECONDS"
+        "how long each check may take (default: {default:g})", type=some_seconds, default=60.0, metavar="SECONDS"
     )
     check_cooldown: float | None = _flag(
         "after a check has failed, wait so long and try again; twice as long each time, up to 8 times as long "
@@ -137,11 +141,25 @@ class AgentOptions:
 
     @classmethod
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
-        """Add a flag for each."""
+        """Add a flag for each; what none gives is None, so that a variable or a platform may tell it."""
         for each in fields(cls):
-            parser.add_argument(as_flag(each.name), default=each.default, **each.metadata)
+            flag = {**each.metadata, "help": each.metadata["help"].format(default=each.default)}
+            parser.add_argument(as_flag(each.name), default=None, **flag)
+
+    @classmethod
+    def take_variables(cls, arguments: argparse.Namespace, environ: Mapping[str, str]) -> None:
+        """Have the variables say what no flag does.
+
+        Raises:
+            RendezvousParameterError: One cannot be read.
+        """
+        for each in fields(cls):
+            # RDZV_LOCAL_ADDR is read with what every node has, whatever starts it.
+            if each.name != "local_addr" and getattr(arguments, each.name) is None:
+                setattr(arguments, each.name, value_of(each, environ))
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Self:
         """The options that such a parser has read."""
-        return cls(**{each.name: getattr(arguments, each.name) for each in fields(cls)})
+        given = {each.name: getattr(arguments, each.name) for each in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if value is not None})

@@ -56,8 +56,10 @@ class Signals:
         numbers: Those that are handled.
         in_world: Whether there is one.
         asked: What they ask for.
-        drain_since: When they asked for a drain, on the monotonic clock.
+        drain_since: When a drain began, on the monotonic clock.
         number: The last signal that asked to end; 0: none did.
+        drain_at: When it drains unasked, on the monotonic clock: its job is about to end.
+        is_unasked: Whether a drain began so.
     """
 
     drains: bool
@@ -66,6 +68,8 @@ class Signals:
     asked: Asked = Asked.NOTHING
     drain_since: float = math.inf
     number: int = 0
+    drain_at: float = math.inf
+    is_unasked: bool = False
     _last: tuple[int, float] = (0, -math.inf)
     _times: dict[int, float] = field(default_factory=dict)
 
@@ -82,6 +86,18 @@ class Signals:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the node drains, and was not asked for more."""
+        return self.asked is Asked.DRAIN or (self.asked is Asked.NOTHING and self.is_unasked)
+
+    def look(self) -> None:
+        """Have the node drain if its time has come."""
+        now = time.monotonic()
+        if self.drains and self.in_world and self.asked is Asked.NOTHING and now >= self.drain_at:
+            # A signal that comes amid this is taken all the same.
+            self.drain_since, self.is_unasked = min(now, self.drain_since), True
 
     def may_explain(self, number: int, ended: float) -> bool:
         """Whether a process that a signal has ended got it together with this agent, or the agent may get its own yet.
@@ -103,7 +119,7 @@ class Signals:
         self._last = number, now
         may_drain = self.drains and self.in_world and number in DRAIN_SIGNALS
         if may_drain and self.asked is Asked.NOTHING:
-            self.asked, self.drain_since = Asked.DRAIN, now
+            self.asked, self.drain_since = Asked.DRAIN, min(now, self.drain_since)
             return
         self.number = number
         self.asked = Asked.END if self.asked < Asked.END else Asked.END_AT_ONCE

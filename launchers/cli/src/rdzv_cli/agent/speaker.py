@@ -12,7 +12,7 @@ import rdzv
 from rdzv_core.threads import start_thread
 
 from .drains import DrainNotices
-from .signals import Asked, Signals
+from .signals import Signals
 from .workers import Worker
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,8 @@ class Speaker:
 
     def drain_if_asked(self) -> None:
         """Announce that this node drains, beside the command: it goes in time, whether the service answers or not."""
-        if self.signals.asked is not Asked.DRAIN or self._draining is not None:
+        self.signals.look()
+        if not self.signals.is_draining or self._draining is not None:
             return
         limit = self.drain or 0.0
         # The time runs from the signal on; tenths are all that its users read.
@@ -50,17 +51,21 @@ class Speaker:
 
         sooner = self._drain_that_ends_within(seconds)
         within = f"{limit:g} s of the signal" if sooner is None else f"{sooner.seconds:.1f} s ({sooner.reason})"
+        reason, said = "its agent was asked to end", "asked to end"
+        if self.signals.is_unasked:
+            reason, said = "its job is about to end", "the job is about to end"
+            within = within.removesuffix(" of the signal")
 
         def announce() -> None:
             try:
-                self.handler.drain(seconds, "its agent was asked to end")
+                self.handler.drain(seconds, reason)
             except rdzv.RendezvousError as error:
                 logger.warning("this node goes, and could not say so before: %s", error)
 
         with contextlib.suppress(rdzv.RendezvousConnectionError):
             # Where there is no room for it, the next look tries again.
             self._draining = start_thread(announce, name="rdzv-drain")
-            self.say(f"asked to end: this node leaves within {within}, so that the others can save work")
+            self.say(f"{said}: this node leaves within {within}, so that the others can save work")
 
     def _drain_that_ends_within(self, seconds: float) -> rdzv.Drain | None:
         """The drain that this node was asked for before, if it is over so soon."""
