@@ -146,7 +146,7 @@ def test_the_engine_stays_small() -> None:
     that is kept, 9; both names of a number that a source gives twice, and less for what cannot be read, 5; a
     world for JAX, 6."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6542
+    assert sum(map(_lines_of_code, modules)) <= 6544
 
 
 def _lines_of_code(text: str) -> int:
