@@ -25,6 +25,7 @@ from rdzv_core.errors import (
 )
 
 from rdzv import DynamicRendezvousHandler
+from rdzv.engine import aside
 from rdzv.engine.effects import Coroutine, Emit, SpawnLeader, WaitForChange
 from rdzv.engine.node import Node
 from rdzv.engine.runner import Runner
@@ -142,6 +143,28 @@ class TestKeepAlive:
             first.next_rendezvous()
         run.backends[0].accept()
         wait_until(lambda: told() is None)
+
+    def test_an_error_of_all_loops_is_said_once(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("DEBUG")
+        only = run.node(1, 1)
+        run.gather(only)
+        gone = RendezvousStateError("the log of the file is gone")
+        run.backends[0].refuse(gone, "read", "read_all", "wait", "put", "delete", "open_lease", "keep_alive", "revoke")
+        with run.service.changed:
+            # What waits already hears of it.
+            for key in ("control/other", "nodes/0/other"):
+                run.service.write(f"run/{key}", run.service.entries[STATE].value, None)
+        wait_until(lambda: not only._node.leading and only._node.failures.lasting)
+        assert not only.leave()
+        aside.flush()
+        said = [(one.levelname, one.getMessage()) for one in caplog.records if one.levelname in ("DEBUG", "WARNING")]
+        (once,) = [line for level, line in said if level == "WARNING" and "is gone" in line]
+        assert "has failed, and starts again" in once
+        ends = [line for level, line in said if level == "WARNING" and line != once]
+        assert {line.partition("' ")[2].partition(" '")[0] for line in ends} >= {"could not leave in order"}
+        # The others are in the log all the same.
+        failed = {line.split("'")[1] for _, line in said if "has failed, and starts again" in line}
+        assert failed == {"watch", "keep", "lead"}
 
     def test_refusal_reaches_the_caller_after_its_timeout_and_only_for_as_long_as_it_lasts(self, run: Run) -> None:
         first, second = nodes = run.nodes(2, 1, 2, refused=TTL)

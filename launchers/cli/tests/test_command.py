@@ -707,3 +707,20 @@ sys.exit(script.load()())
 """
     ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+@pytest.mark.usefixtures("memory")
+def test_too_few_restarts_to_give_up_are_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    for restarts in ("1", "2"):
+        given = ["--give-up-after", "3", "--max-restarts", restarts]
+        assert main(["run", *RUN, "--attempt", restarts, *given, "--", "true"]) == 0
+    (line,) = [line for line in caplog.messages if "give-up" in line]
+    assert line.startswith("--give-up-after 3 takes --max-restarts 2 or more, and it is 1: a node that fails")
+
+
+@pytest.mark.usefixtures("memory")
+def test_of_a_service_without_an_endpoint_the_backend_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor", "--backend", "memory"])
+    assert "\nservice (memory):\n" in capsys.readouterr().out
+    assert main(["run", *RUN, "--", "true"]) == 0
+    assert "run 'job', backend memory, 1 node, node " in capsys.readouterr().err

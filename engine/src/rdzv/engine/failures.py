@@ -53,12 +53,14 @@ class _Failure:
         times: How many there were, one after the other; 0: the service does not answer.
         since: The moment of the first.
         lasts: It does not pass: the caller gets the error.
+        said: The text of the first, which the log says; empty: of a service that does not answer.
     """
 
     error: RendezvousError
     times: int
     since: float
     lasts: bool
+    said: str = ""
 
     @property
     def is_refusal(self) -> bool:
@@ -95,13 +97,19 @@ class Failures:
         Returns:
             How many times it has failed now, one after the other.
         """
-        before = self._failing(loop)
-        since, times = (before.since, before.times + 1) if before else (self._clock(), 1)
+        before, ours = self._failing(loop), as_ours(error)
+        first = before or _Failure(ours, 0, self._clock(), False, str(ours))
+        since, times = first.since, first.times + 1
         lasts = lasts or (before is not None and before.lasts) or isinstance(error, RendezvousParameterError)
         # It came often, for long. Time alone passes in a paused process, too.
         lasts = lasts or (times >= LASTING_TIMES and self._clock() - since >= LASTING)
-        self._by_loop[loop] = _Failure(as_ours(error), times, since, lasts)
+        self._by_loop[loop] = _Failure(ours, times, since, lasts, first.said)
         return times
+
+    def unsaid(self, error: BaseException | None) -> str:
+        """An error as the end of a line of the log; nothing if a loop fails with it, which the log has said."""
+        text = "" if error is None else f": {as_ours(error)}"
+        return "" if any(text == f": {one.said}" for one in tuple(self._by_loop.values())) else text
 
     def add_passing(self, loop: str, error: RendezvousError, began: float) -> None:
         """Note a passing fault of a loop: the service does not answer, or refuses; or the machine lacks something.

@@ -23,7 +23,6 @@ from . import drain, join, keep_alive, leave, report, watch
 from .address import announced, own_address
 from .aside import node_logger, speaking_aside
 from .effects import Coroutine
-from .failures import as_ours
 from .heartbeats import HeartbeatLeases
 from .lifetime import Lifetime
 from .node import Node
@@ -278,7 +277,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._runner.run(leave.end(self._node, reason, closes))
         except Exception as error:
             # Of any class, for a backend may have a bug: a node that ends must not fail for that.
-            logger.warning("node '%s' could not leave in order: %s", self._node.id, as_ours(error))
+            logger.warning("node '%s' could not leave in order%s", self._node.id, self._node.failures.unsaid(error))
             return False
         finally:
             self._runner.stop(timeout=5.0)

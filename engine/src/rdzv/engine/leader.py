@@ -142,14 +142,14 @@ def lead(node: Node, term: int) -> Coroutine[None]:
     try:
         yield from supervised(node, LEAD, turn, goes_on, most=FAILURES)
         if leads() and not node.stopped:
-            logger.warning(
-                "node '%s' does not lead '%s' any more: %s", node.id, node.settings.run, node.failures.latest
-            )
+            why = node.failures.unsaid(node.failures.latest)
+            logger.warning("node '%s' does not lead '%s' any more%s", node.id, node.settings.run, why)
             node.candidacy.stands_from = node.clock() + node.interval
             yield from resign(node, node.candidacy.stands_from)
     except Exception as error:
         # Its key stays for now. If no other node takes over it is elected again, by that key.
-        logger.warning("node '%s' could not resign in '%s': %r", node.id, node.settings.run, error)
+        why = node.failures.unsaid(error)
+        logger.warning("node '%s' could not resign in '%s'%s", node.id, node.settings.run, why)
     finally:
         if leads():
             node.candidacy.step_down()

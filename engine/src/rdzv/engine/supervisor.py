@@ -46,9 +46,10 @@ def supervised(
                 # To a node that has read the run before, such bytes are corrupt like any others, and may heal.
                 is_new = node.run.snapshot is None
                 refused = isinstance(error, OtherVersionError) and is_new
+                is_news = node.failures.unsaid(error)
                 first = node.failures.add(loop, error, lasts=refused) == 1
                 # A caller that waits for the first look says what lasts.
-                level = logging.WARNING if first and not is_new else logging.DEBUG
+                level = logging.WARNING if first and is_news and not is_new else logging.DEBUG
                 trace = None if isinstance(error, RendezvousError) else error
                 message = "the loop '%s' of node '%s' has failed, and starts again: %s"
                 logger.log(level, message, loop, node.id, error, exc_info=trace)

@@ -80,7 +80,7 @@ def _ask(arguments: argparse.Namespace) -> None:
     params = parameters(arguments)
     plugin = load_backend_plugin(params.backend)
     endpoint = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
-    show(f"service ({params.backend}, {printable(endpoint, 200)}):")
+    show(f"service ({', '.join(filter(None, (params.backend, printable(endpoint, 200))))}):")
     began = time.monotonic()
     with RunInspector(params) as inspector:
         inspector.status(arguments.timeout)

@@ -92,6 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     environ = for_agents()
     taking = Taking.of(arguments, environ)
     options = AgentOptions.of(taking.arguments)
+    _warn_of_restarts(options)
     params = _parameters(taking, options, environ)
     command = [arguments.program, *arguments.arguments]
     # No other node needs to be disturbed by one that cannot start it.
@@ -114,6 +115,19 @@ def run(arguments: argparse.Namespace) -> int:
             say(ending.reason)
             break
     return 0 if ending.exit_code in options.ok_exit_code else ending.exit_code
+
+
+def _warn_of_restarts(options: AgentOptions) -> None:
+    """Say that a node which fails in each round ends before the run is given up."""
+    least = options.give_up_after - 1
+    if options.max_restarts < least:
+        logger.warning(
+            "--give-up-after %d takes --max-restarts %d or more, and it is %d: a node that fails in each round ends "
+            "before, and the run is not given up",
+            options.give_up_after,
+            least,
+            options.max_restarts,
+        )
 
 
 def _in_words(ending: AgentResult, seconds: float) -> str:
@@ -228,8 +242,9 @@ def _take_part(
 
 def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters, plugin: BackendPlugin) -> str:
     endpoint = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
+    where = f"endpoint {printable(endpoint, 200)}, " if endpoint else ""
     return (
-        f"run '{handler.settings.run}', backend {params.backend}, endpoint {printable(endpoint, 200)}, "
+        f"run '{handler.settings.run}', backend {params.backend}, {where}"
         f"{handler.settings.limits}, node {handler.view.node_id} (rdzv {rdzv.__version__})"
     )
 
