@@ -151,7 +151,7 @@ class DecodedSnapshot:
         self._versioned: dict[str, VersionedValue] = {
             key: value for key, value in known.items() if key in entries and entries[key].token == value.token
         }
-        self._ignored = {key for key in before._ignored if key in entries} if before is not None else set[str]()
+        self._ignored: set[str] = before._ignored & entries.keys() if before is not None else set()
 
     def names(self) -> list[str]:
         """Every key that the service holds here, tombstones and corrupt ones too."""
