@@ -171,6 +171,24 @@ def test_a_key_whose_write_has_failed_leaves_a_tombstone(
     assert not store.check(["k"])
 
 
+def test_after_too_many_failed_writes_each_key_leaves_a_tombstone(
+    backend: MemoryBackend, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are too many to be known."""
+    monkeypatch.setattr(removable_module, "KNOWN", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pauses, "within", lambda self, left, error: None)
+        for number in range(4):
+            backend.fail("put", Fault.DELAYED)
+            with pytest.raises(RendezvousConnectionError):
+                store.set(str(number), "1")
+    store.set("3", "2")
+    assert store.delete_key("3")
+    backend.deliver()
+    assert not store.check(["3"])
+    assert len(store._removable._doubtful) == 3
+
+
 def test_a_key_may_stand_above_a_queue_of_its_name(backend: MemoryBackend, store: KeyValueStore) -> None:
     store.queue_push("k", "1")
     store.set("k", "2")

@@ -23,7 +23,8 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousUnsupportedErr
 from .client import ATTEMPT, RetryingClient, VersionedValue
 
 KNOWN: Final = 10_000
-"""Of how many keys, the latest, a process knows that it may remove them."""
+"""Of how many keys, the latest, a process knows that it may remove them, and of how many that a write may be on its
+way."""
 
 
 class RemovableKeys:
@@ -56,12 +57,13 @@ class RemovableKeys:
         try:
             applied, now = self._client.with_retries(attempt, deadline)
         except BaseException:
-            self._doubtful.add(path)
+            if len(self._doubtful) < KNOWN:
+                self._doubtful.add(path)
             raise
         if applied:
             self._versions.pop(at, None)
             follows = previous is None or (before is not None and before[0] == previous.token)
-            if now and write.attempts == 1 and follows and not deleted and path not in self._doubtful:
+            if now and write.attempts == 1 and follows and not deleted and not self._is_doubtful(path):
                 self._note(at, now)
         return applied, now
 
@@ -106,6 +108,10 @@ class RemovableKeys:
                 f"Whether '{path}' was written is not known yet: a reply was lost, and others change it."
             )
         return now
+
+    def _is_doubtful(self, path: str) -> bool:
+        # Of so many it is not known which.
+        return path in self._doubtful or len(self._doubtful) >= KNOWN
 
     def _note(self, at: tuple[int, str], version: VersionedValue) -> None:
         self._versions[at] = version.token, _first(version)
