@@ -336,7 +336,8 @@ class TestPurging:
             for key, ask in asks:
                 with shared.service.changed:
                     shared.service.write(f"run/{key}", b"\nrubbish", None)
-                with pytest.raises(RendezvousStateError, match=rf"^'{key}': .*rubbish.*`rdzv close --purge` removes it"):
+                says = rf"^'{key}': .*rubbish.*`rdzv close --purge` removes it"
+                with pytest.raises(RendezvousStateError, match=says):
                     ask()
             crash(node)
             assert observer.purge(10.0) == ()

@@ -5,12 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from rdzv_core.errors import (
-    RendezvousDeniedError,
-    RendezvousError,
-    RendezvousParameterError,
-    again,
-)
+from rdzv_core.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, again
 
 from ..shortages import is_shortage
 from .registration import NodeState, Registration
@@ -152,6 +147,10 @@ class Failures:
         """How many times a loop has failed, or was refused, since it last went well."""
         return self._by_loop[loop].times if loop in self._by_loop else 0
 
+    def _all(self) -> tuple[_Failure, ...]:
+        # A copy: a caller asks while the loops go on.
+        return tuple(self._by_loop.values())
+
     def _failing(self, loop: str) -> _Failure | None:
         """What goes wrong in a loop, if that is no passing fault."""
         before = self._by_loop.get(loop)
@@ -160,30 +159,28 @@ class Failures:
     @property
     def lasting(self) -> RendezvousError | None:
         """What keeps a loop from going on; None: nothing, or not for long yet."""
-        # A copy: a caller asks while the loops go on.
-        return next((failure.error for failure in tuple(self._by_loop.values()) if failure.lasts), None)
+        return next((failure.error for failure in self._all() if failure.lasts), None)
 
     @property
     def latest(self) -> RendezvousError | None:
         """The error of a loop that does not go well now, whether that lasts or not."""
-        return self.lasting or next((failure.error for failure in tuple(self._by_loop.values())), None)
+        return self.lasting or next((failure.error for failure in self._all()), None)
 
     @property
     def refusal(self) -> RendezvousDeniedError | None:
         """Why the service refuses what a loop asks for; None: it does not."""
-        errors = (failure.error for failure in tuple(self._by_loop.values()))
+        errors = (failure.error for failure in self._all())
         return next((error for error in errors if isinstance(error, RendezvousDeniedError)), None)
 
     @property
     def shortage(self) -> RendezvousError | None:
         """What this machine lacks for a loop, or for a node that joins; None: nothing."""
-        errors = (failure.error for failure in tuple(self._by_loop.values()))
-        return next((error for error in errors if is_shortage(error)), None)
+        return next((failure.error for failure in self._all() if is_shortage(failure.error)), None)
 
     @property
     def refused_since(self) -> float:
         """The moment of the first refusal since which the service has refused a loop; infinite: it refuses none."""
-        return min((one.since for one in tuple(self._by_loop.values()) if one.is_refusal), default=math.inf)
+        return min((failure.since for failure in self._all() if failure.is_refusal), default=math.inf)
 
     def raise_lasting(self) -> None:
         """Give the caller the error that keeps a loop from going on, if there is one.
