@@ -299,8 +299,9 @@ class RetryingClient:
 
     def read(self, key: str, deadline: float) -> VersionedValue | None:
         """Read one key; None if it is absent or deleted."""
-        versioned = self.with_retries(lambda timeout: unwrap(self.backend.read(key, timeout=timeout), key), deadline)
-        return present(versioned)
+        return self.with_retries(
+            lambda timeout: present(unwrap(self.backend.read(key, timeout=timeout), key)), deadline
+        )
 
     def read_all(self, prefix: str, deadline: float, before: DecodedSnapshot | None = None) -> DecodedSnapshot:
         """Read everything at or under `prefix`."""
