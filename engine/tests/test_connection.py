@@ -105,6 +105,18 @@ def test_a_long_silence_and_its_end_are_logged_once(
         clock.now += 60.0
 
 
+def test_whether_a_silence_is_told(connection: Connection, clock: Clock) -> None:
+    told = []
+    for seconds, call in [(0, connection.on_contact), (1, None), (6, None), (0, connection.on_contact)]:
+        clock.now += seconds
+        if call is None:
+            connection.on_error(AWAY)
+        else:
+            call()
+        told.append(connection.is_silence_told)
+    assert told == [False, False, True, False]
+
+
 def test_a_silence_is_counted_from_the_first_call_without_an_answer(connection: Connection, clock: Clock) -> None:
     clock.now += 7
     assert connection.silence() == 0

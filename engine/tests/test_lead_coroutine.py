@@ -237,6 +237,26 @@ class TestElection:
         with pytest.raises(RuntimeError):
             coroutine.throw(RuntimeError("no thread"))
         assert not node.leading
+        assert node.failures.latest is None
+
+    @pytest.mark.parametrize("failed", [False, True], ids=["else well", "failing already"])
+    def test_without_room_for_its_loop_it_says_so_until_there_is(self, harness: Harness, failed: bool) -> None:
+        node = harness.registered()
+        if failed:
+            node.failures.add(LEAD, RendezvousError("broken"))
+        before = node.failures.latest
+        coroutine = self.elect(harness, node)
+        coroutine.to(SpawnLeader)
+        lacks = RendezvousConnectionError("no thread")
+        lacks.__cause__ = RuntimeError("can't start new thread")
+        with pytest.raises(RendezvousConnectionError):
+            coroutine.throw(lacks)
+        assert node.failures.shortage is (None if failed else lacks)
+        harness.show(node)
+        coroutine = self.elect(harness, node)
+        coroutine.to(SpawnLeader)
+        assert coroutine.go() is None
+        assert node.failures.latest is before
 
 
 class TestResigning:

@@ -1,5 +1,6 @@
 """What one node remembers, and what it makes of that: no service, no thread, a clock that stands still."""
 
+import errno
 import math
 import os
 from dataclasses import replace
@@ -421,6 +422,18 @@ def test_the_longest_refusal_of_a_loop_counts_and_no_silence(clock: Clock) -> No
     for loop, began in ((KEEP, 5.0), (LEAD, 3.0)):
         failures.add_passing(loop, errors.RendezvousDeniedError("no permission"), began)
     assert failures.refused_since == 3
+
+
+def test_what_the_machine_lacks_is_noted_until_it_does_not(clock: Clock) -> None:
+    failures = Failures(clock)
+    failures.add_passing(WATCH, errors.RendezvousConnectionError("it is away"), clock())
+    assert failures.shortage is None
+    failures.note_shortage(OSError(errno.EMFILE, "Too many open files"))
+    assert failures.shortage is not None
+    assert "Too many open files" in str(failures.shortage)
+    failures.note_shortage(None)
+    failures.clear(WATCH)
+    assert failures.latest is None
 
 
 class TestRefusal:
