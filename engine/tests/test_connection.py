@@ -105,7 +105,7 @@ def test_a_long_silence_and_its_end_are_logged_once(
         clock.now += 60.0
 
 
-def test_whether_a_silence_is_told(connection: Connection, clock: Clock) -> None:
+def test_whether_the_log_says_a_silence(connection: Connection, clock: Clock) -> None:
     told = []
     for seconds, call in [(0, connection.on_contact), (1, None), (6, None), (0, connection.on_contact)]:
         clock.now += seconds
