@@ -424,6 +424,21 @@ def test_the_longest_refusal_of_a_loop_counts_and_no_silence(clock: Clock) -> No
     assert failures.refused_since == 3
 
 
+def test_what_a_loop_fails_with_is_said_once(clock: Clock) -> None:
+    failures = Failures(clock)
+    assert failures.unsaid(None) == ""
+    assert failures.unsaid(ValueError("gone")) == ": Unexpected ValueError: gone. Please report this."
+    failures.add(KEEP, ValueError("gone"))
+    failures.add(KEEP, errors.RendezvousError("another"))
+    failures.add(WATCH, errors.RendezvousError("of another loop"))
+    assert failures.unsaid(ValueError("gone")) == ""
+    # The log says the first of a loop.
+    assert failures.unsaid(errors.RendezvousError("another")) == ": another"
+    assert failures.unsaid(None) == ""
+    failures.clear(KEEP)
+    assert failures.unsaid(ValueError("gone")) != ""
+
+
 def test_what_the_machine_lacks_is_noted_until_it_does_not(clock: Clock) -> None:
     failures = Failures(clock)
     failures.add_passing(WATCH, errors.RendezvousConnectionError("it is away"), clock())

@@ -93,18 +93,18 @@ class Failures:
             How many times it has failed now, one after the other.
         """
         before, ours = self._failing(loop), as_ours(error)
-        first = before or _Failure(ours, 0, self._clock(), False, str(ours))
-        since, times = first.since, first.times + 1
+        said = before.said if before else str(ours)
+        since, times = (before.since, before.times + 1) if before else (self._clock(), 1)
         lasts = lasts or (before is not None and before.lasts) or isinstance(error, RendezvousParameterError)
         # It came often, for long. Time alone passes in a paused process, too.
         lasts = lasts or (times >= LASTING_TIMES and self._clock() - since >= LASTING)
-        self._by_loop[loop] = _Failure(ours, times, since, lasts, first.said)
+        self._by_loop[loop] = _Failure(ours, times, since, lasts, said)
         return times
 
     def unsaid(self, error: BaseException | None) -> str:
         """An error as the end of a line of the log; nothing if a loop fails with it, which the log has said."""
-        text = "" if error is None else f": {as_ours(error)}"
-        return "" if any(text == f": {one.said}" for one in tuple(self._by_loop.values())) else text
+        text = "" if error is None else str(as_ours(error))
+        return "" if text in ("", *(failure.said for failure in self._all())) else f": {text}"
 
     def add_passing(self, loop: str, error: RendezvousError, began: float) -> None:
         """Note a passing fault of a loop: the service does not answer, or refuses; or the machine lacks something.
