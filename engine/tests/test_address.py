@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import ifaddr
 import pytest
@@ -190,6 +190,25 @@ def test_without_room_for_a_thread_there_is_no_warning(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("rdzv.engine.address.start_thread", no_room)
     assert announced("data") == "data"
+
+
+def test_who_gives_no_address_has_none_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[object]()
+    monkeypatch.setattr("rdzv.engine.address.start_thread", lambda *work, **_: started.append(work))
+    assert announced(None) is None
+    assert not started
+
+
+def test_an_address_is_tried_at_a_port_that_the_system_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports, look_up = list[object](), socket.getaddrinfo
+
+    def noting(host: str, port: int, **how: Any) -> object:
+        ports.append(port)
+        return look_up(host, port, **how)
+
+    monkeypatch.setattr(socket, "getaddrinfo", noting)
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    assert ports == [0]
 
 
 @pytest.mark.parametrize("given", ["127.0.0.1", "127.0.0.7", "::1", "::ffff:127.0.0.1", "fe80::1"])

@@ -70,6 +70,38 @@ def test_a_port_is_kept_and_then_free(address: str, family: socket.AddressFamily
         each.release()
 
 
+def test_a_port_is_kept_only_where_the_others_look_for_it() -> None:
+    """IPv6 may be off, or the port another program's there."""
+    with (
+        Ports(ANY).reserved("127.0.0.1", soon()) as port,
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as other,
+    ):
+        other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        other.bind(("::", port))
+
+
+def test_of_a_port_that_is_any_nothing_is_kept_after_the_wait() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    ports = Ports(ANY)
+    with ports.reserved("127.0.0.1", soon()):
+        assert len(set(os.listdir("/proc/self/fd")) - before) == 1
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_machine_without_any_port_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(*_: object) -> None:
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+    monkeypatch.setattr(socket.socket, "bind", take)
+    with (
+        pytest.raises(
+            RendezvousConnectionError, match=r"no port for a world: .*in use.* \(ulimit -n, ip_local_port"
+        ),
+        Ports(ANY).reserved("127.0.0.1", soon()),
+    ):
+        pass
+
+
 def test_the_first_free_port_of_a_range_is_taken(two: range) -> None:
     with closing(_listener(two[0])):
         ports = Ports(two)
