@@ -94,9 +94,7 @@ def test_a_machine_without_any_port_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(socket.socket, "bind", take)
     with (
-        pytest.raises(
-            RendezvousConnectionError, match=r"no port for a world: .*in use.* \(ulimit -n, ip_local_port"
-        ),
+        pytest.raises(RendezvousConnectionError, match=r"no port for a world: .*in use.* \(ulimit -n, ip_local_port"),
         Ports(ANY).reserved("127.0.0.1", soon()),
     ):
         pass
