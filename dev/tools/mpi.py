@@ -14,6 +14,9 @@ NODES: Final = ("n1", "n2", "n3")
 _REMOTE_SHELL: Final = """#!/bin/sh
 # What the launchers call as ssh: options, the node, and the words of a command.
 while [ "${1#-}" != "$1" ]; do shift; done
+# Each node has a folder of its own for what is temporary: two daemons that make one at once disturb each other.
+export TMPDIR="${0%/*}/$1"
+mkdir -p "$TMPDIR"
 shift
 exec /bin/sh -c "$*"
 """
