@@ -83,7 +83,7 @@ def test_a_service_that_stays_away_is_an_error(
 
 
 def test_a_refusal_is_not_tried_again_by_who_is_in_no_run(backend: MemoryBackend, empty: DecodedSnapshot) -> None:
-    client = RetryingClient(backend, "observer", pauses=lambda: Pauses(random.Random(), refused=0.0))
+    client = RetryingClient(backend, "observer", pauses=lambda: Pauses(random.Random(), refused=lambda: 0.0))
     backend.refuse(RendezvousDeniedError("not you"), "wait")
     with pytest.raises(RendezvousDeniedError, match="not you"):
         client.wait_for(lambda seen: False, "keys", empty, time.monotonic() + LONG)
@@ -103,7 +103,7 @@ def test_a_refusal_is_an_outage_to_who_is_in_a_run(
 
 
 def test_a_refused_call_is_tried_again_for_so_long_at_most_and_no_other(backend: MemoryBackend) -> None:
-    client = RetryingClient(backend, "a", pauses=lambda: Pauses(random.Random(), refused=0.5))
+    client = RetryingClient(backend, "a", pauses=lambda: Pauses(random.Random(), refused=lambda: 0.5))
     backend.refuse(RendezvousDeniedError("not you"), "read_all")
     with pytest.raises(RendezvousDeniedError, match=r"^not you$"):
         client.read_all("keys", time.monotonic() + 4.0)

@@ -149,7 +149,7 @@ class RunInspector:
         backend, _ = create_backend(load_backend_plugin(params.backend).as_client(params))
         self._run_id, self._attempt = params.run_id, settings.attempt
         keys = with_keys(backend)
-        pauses = partial(Pauses, random.Random(), refused=0.0)  # noqa: S311 - jitter is no secret
+        pauses = partial(Pauses, random.Random(), refused=lambda: 0.0)  # noqa: S311 - jitter is no secret
         self._client = RetryingClient(with_leases(keys, settings), "observer", pauses=pauses)
         # The keys whether their leases live or not, and a round's store, whose keys have none.
         self._raw = RetryingClient(keys, "observer", pauses=pauses)

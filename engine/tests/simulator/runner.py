@@ -269,7 +269,7 @@ class SimulatedRunner:
     def _call(self, running: RunningCoroutine, effect: effects.Call) -> None:
         """Make a call, again and again until its deadline, as `RetryingClient` does."""
         turn, pauses = running.turn, self._node.pauses()
-        refused_until = self._clock() + pauses.refused
+        refused_until = self._clock() + pauses.refused()
         try:
             planned: _Planned = effect.perform(self._client)
         except RendezvousError as error:

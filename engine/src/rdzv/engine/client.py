@@ -70,7 +70,7 @@ class Pauses:
         random: random.Random,
         longest: Callable[[], float] = lambda: 1.0,
         interval: float = _REFUSED,
-        refused: float = math.inf,
+        refused: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """Begin with the shortest.
 
@@ -349,7 +349,7 @@ class RetryingClient:
             try:
                 since = self.wait(prefix, since, deadline)
             except RendezvousConnectionError as error:
-                if isinstance(error, RendezvousDeniedError) and not pauses.refused:
+                if isinstance(error, RendezvousDeniedError) and not pauses.refused():
                     raise
                 # The read is retried until its deadline; the pause is for a service that answers reads only.
                 self._closing.wait(max(0.0, min(pauses.after(error), deadline - time.monotonic())))
@@ -424,7 +424,7 @@ class RetryingClient:
                 now = time.monotonic()
                 self._on_error(error, now - began)
                 is_refused = isinstance(error, RendezvousDeniedError)
-                until = min(deadline, started + pauses.refused) if is_refused else deadline
+                until = min(deadline, started + pauses.refused()) if is_refused else deadline
                 paused = pauses.within(until - now, error)
                 if paused is None or self._closing.wait(paused):
                     if is_refused or began == started:

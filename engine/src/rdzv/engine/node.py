@@ -91,8 +91,7 @@ class Node:
     def pauses(self) -> Pauses:
         """Seconds between attempts at what failed."""
         longest = partial(longest_pause, interval=self.interval)
-        refused = self.failures.patience_of_a_call()
-        return Pauses(self.rng, lambda: longest(self.nodes_known()), self.interval, refused)
+        return Pauses(self.rng, lambda: longest(self.nodes_known()), self.interval, self.failures.patience_of_a_call)
 
     # What the service shows.
 
