@@ -792,7 +792,7 @@ FAULTS = {
         Fault(
             TakesTheFirst,
             "test_list_of_endpoints_is_refused",
-            "RendezvousError must be raised, and the answer was None",
+            "RendezvousError must be raised for the endpoint *, without MULTI_ENDPOINT, and the answer was None",
         ),
         Fault(
             SaysSoOnly, "test_endpoints_without_a_server_cost_nothing", "RendezvousConnectionError: * cannot be reached"

@@ -30,6 +30,8 @@ def test_a_service_refuses_such_calls_and_no_other(processes: Processes, refusal
     with closing(guarded(MemoryBackend(MemoryServer(processes).get_endpoint(), "run"), permissions)) as backend:
         lease = backend.open_lease(CALL, timeout=CALL)
         since = backend.read_all("key", timeout=CALL)
+        there = backend.put("removed", b"", expect=ANY, timeout=CALL).entry
+        assert there is not None
         permissions.refused = refusal
         calls = {
             "read": lambda: backend.read("key", timeout=CALL),
@@ -40,6 +42,7 @@ def test_a_service_refuses_such_calls_and_no_other(processes: Processes, refusal
             "keep_alive": lambda: lease.keep_alive(CALL),
             "revoke": lambda: lease.revoke(CALL),
             "delete": lambda: backend.delete("key", timeout=CALL),
+            "delete_version": lambda: backend.delete_version("removed", there.token, timeout=CALL),
         }
         assert {name for name, call in calls.items() if is_refused(call)} == refusal.value
         permissions.refused = Refusal.NOTHING

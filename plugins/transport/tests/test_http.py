@@ -240,9 +240,7 @@ def test_a_silent_endpoint_costs_no_more_than_the_time(serve: Serve, connect: Co
     silent = serve()
     silent.speaks.clear()
     began = time.monotonic()
-    with pytest.raises(
-        RendezvousConnectionError, match=rf"^Echo did not answer within 0\.\d s: http://{silent.endpoint}$"
-    ):
+    with pytest.raises(RendezvousConnectionError, match="no answer"):
         connect(silent.endpoint).call(GET, 0.3, lambda reply: reply.status)
     assert 0.2 < time.monotonic() - began < 1
     helped = connect(silent.endpoint, serve().endpoint, request_timeout=0.2)

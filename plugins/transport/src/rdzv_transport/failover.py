@@ -247,11 +247,7 @@ class FailoverClient:
             return f"{self._service} was not asked: no time was left"
         now = time.monotonic()
         if now >= deadline or any(isinstance(failure.__cause__, TimeoutError) for _, failure in failures):
-            only, failure = failures[0]
-            is_silence = isinstance(failure.__cause__, TimeoutError) and not isinstance(failure, NotConnectedError)
-            # Of a single endpoint that is all there is to say.
-            asked = f"{self._scheme}{only}" if is_silence and len(failures) == 1 else self.reasons(failures)
-            return f"{self._service} did not answer within {now - started:.1f} s: {asked}"
+            return f"{self._service} did not answer within {now - started:.1f} s: {self.reasons(failures)}"
         return f"{self._service} could not be used: {self.reasons(failures)}"
 
 
