@@ -144,8 +144,8 @@ class StoreConformance(Conformance):
             leave_out(request.node, Verdict.NOT_NEEDED, "its store makes no attempts: the service has calls for it")
         assert answer == b"7"
         assert other.delete_key("key")
-        for request in held:
-            with_retries(request)
+        for late in held:
+            with_retries(late)
         assert not store.check(["key"]), "a `compare_set` that had found another value wrote its own much later"
 
     def test_store_add_counts(self, store: KeyValueStore) -> None:
