@@ -222,7 +222,7 @@ STATES = {
     "short-drain": 30_462,
     "quarantine": 7_378,
     "admission": 68_456,
-    "two-nodes": 16_430,
+    "two-nodes": 16_443,
     "two-nodes-pause": 14_015,
     "two-nodes-ended-lease": 8_808,
     "all-faults": 65_883,
