@@ -46,7 +46,7 @@ def test_a_token_that_is_taken_away(locked_consul: LockedConsul, enter: Enter) -
     backend = enter(token=locked_consul.add("fleeting", 'key_prefix "rdzv/" { policy = "write" }'))
     assert backend.put("fleeting", b"x", expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
     locked_consul.remove("fleeting")
-    for call in calls_of(backend, Snapshot(), CALL).values():
+    for call in calls_of(backend, Snapshot(), CALL, is_served=False).values():
         with pytest.raises(RendezvousDeniedError, match="ACL not found"):
             call()
 
@@ -57,7 +57,7 @@ def test_a_token_that_is_not_demanded_does_no_harm(shared_consul: ConsulServer, 
 
 def test_the_datacenter(shared_consul: ConsulServer, create: Create) -> None:
     here, nowhere = (create(shared_consul.get_endpoint(), datacenter=name) for name in ("dc1", "dc2"))
-    for call in calls_of(nowhere, Snapshot(), CALL).values():
+    for call in calls_of(nowhere, Snapshot(), CALL, is_served=False).values():
         with pytest.raises(RendezvousParameterError, match=r"datacenter 'dc2'.*No path to datacenter"):
             call()
     assert here.put("there", b"x", expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
@@ -77,7 +77,7 @@ def test_an_agent_of_another_datacenter_is_refused_and_written_nothing(
             backend.read("key", timeout=CALL)
         way.close()
         for backend, reason in ((either, r"another datacenter \(dc2\) than .* first \(dc1\)"), (asked, "No path to")):
-            for call in calls_of(backend, Snapshot(), CALL).values():
+            for call in calls_of(backend, Snapshot(), CALL, is_served=False).values():
                 with pytest.raises(RendezvousConnectionError, match=reason) as refused:
                     call()
                 assert not isinstance(refused.value, RendezvousDeniedError)
@@ -88,7 +88,7 @@ def test_an_agent_of_another_datacenter_is_refused_and_written_nothing(
 def test_a_namespace_where_there_are_none(shared_consul: ConsulServer, create: Create, call: str) -> None:
     """Consul without Enterprise refuses one when it reads; this shows that we ask for it."""
     with pytest.raises(RendezvousParameterError, match="Namespaces are a Consul Enterprise feature"):
-        calls_of(create(shared_consul.get_endpoint(), namespace="team"), Snapshot(), CALL)[call]()
+        calls_of(create(shared_consul.get_endpoint(), namespace="team"), Snapshot(), CALL, is_served=False)[call]()
 
 
 def test_a_refused_option_is_no_outage(shared_consul: ConsulServer, create: Create) -> None:

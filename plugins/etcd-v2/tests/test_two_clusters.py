@@ -21,7 +21,7 @@ def test_another_cluster_is_refused_in_words_and_is_written_nothing(
         one.read("key", timeout=CALL)
     way.close()
     before = etcd.calls()
-    for call in calls_of(backend, Snapshot(), CALL).values():
+    for call in calls_of(backend, Snapshot(), CALL, is_served=False).values():
         with pytest.raises(RendezvousConnectionError, match=r"another cluster .* set same_cluster=false") as refused:
             call()
         assert not isinstance(refused.value, RendezvousDeniedError)

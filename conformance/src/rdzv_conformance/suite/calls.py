@@ -5,13 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import pytest
 from rdzv_core.backend import ABSENT, Capability, KeyValueBackend, PutOutcome, PutResult, Snapshot
-from rdzv_core.errors import RendezvousError
 from rdzv_core.threads import in_thread
 
 from ..meanwhile import open_files
@@ -36,8 +34,11 @@ _PATIENCE: Final = 2 * CALL
 """Seconds after which a call in another thread will never end: all calls of the suite are given less."""
 
 
-def calls_of(client: KeyValueBackend, since: Snapshot, timeout: float) -> dict[str, Callable[[], Any]]:
-    """Every call that a client has, with a timeout. The leases among them are opened now."""
+def calls_of(
+    client: KeyValueBackend, since: Snapshot, timeout: float, *, is_served: bool = True
+) -> dict[str, Callable[[], Any]]:
+    """Every call that a client has, with a timeout. The leases among them are opened now, and a version is made to be
+    deleted: not for a client that no service serves, which is left without `delete_version`."""
     calls: dict[str, Callable[[], Any]] = {
         "read": lambda: client.read(KEY, timeout=timeout),
         "read_all": lambda: client.read_all(ROOT, timeout=timeout),
@@ -52,14 +53,12 @@ def calls_of(client: KeyValueBackend, since: Snapshot, timeout: float) -> dict[s
             "keep_alive": lambda: kept.keep_alive(timeout),
             "revoke": lambda: revoked.revoke(timeout),
         }
-    if deletes_versions(client):
-        # Of a key that is gone, and no part of what is waited for. A service that refuses everything gives no token.
-        with suppress(RendezvousError):
-            there = client.put("removed", b"x", expect=ABSENT, timeout=CALL).entry
-            client.delete("removed", timeout=CALL)
-            assert there is not None
-            token = there.token
-            calls["delete_version"] = lambda: client.delete_version("removed", token, timeout=timeout)
+    if deletes_versions(client) and is_served:
+        # Of a key that is gone, and no part of what is waited for.
+        there = client.put("removed", b"x", expect=ABSENT, timeout=CALL).entry
+        client.delete("removed", timeout=CALL)
+        assert there is not None
+        calls["delete_version"] = lambda: client.delete_version("removed", there.token, timeout=timeout)
     return calls
 
 
