@@ -26,6 +26,7 @@ from rdzv_core.plugins import load_backend_plugin
 from rdzv_core.text import printable
 
 from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restarts, Signals
+from .agent.log_files import check_base
 from .common import add_node_options, parameters
 from .exits import EXIT_CODES
 from .log import before_each_line, say, speak_as, write
@@ -92,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     environ = for_agents()
     taking = Taking.of(arguments, environ)
     options = AgentOptions.of(taking.arguments)
+    check_base(options.log_dir)
     params = _parameters(taking, options, environ)
     command = [arguments.program, *arguments.arguments]
     # No other node needs to be disturbed by one that cannot start it.

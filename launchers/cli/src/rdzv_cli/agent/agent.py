@@ -26,6 +26,7 @@ from .ending import AgentResult, ExitStatus
 from .failures import FailureDetection, WorkerFailure
 from .guard import Guard, own_children
 from .options import AgentOptions
+from .outputs import Outputs, RoundOutput
 from .processes import agree_on_processes
 from .progress import HangDetection
 from .restarts import Restarts
@@ -71,6 +72,7 @@ class Agent:
     drain_at: float = math.inf
     _signals: Signals = field(init=False)
     _speaker: Speaker = field(init=False)
+    _outputs: Outputs = field(init=False)
     _has_failed: bool = field(default=False, init=False)
     _outcome: Outcome | None = field(default=None, init=False)
     _step: int = field(default=0, init=False)
@@ -79,6 +81,7 @@ class Agent:
         """Have taken no signal yet."""
         self._signals = Signals(self.options.drain is not None, self.options.signals_to_handle, drain_at=self.drain_at)
         self._speaker = Speaker(self.handler, self._signals, self.options.drain, self.say)
+        self._outputs = Outputs(self.options, self.params.run_id, self.environment, self.say)
 
     def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
@@ -92,17 +95,15 @@ class Agent:
                 self.handler.leave(f"its agent failed: {type(error).__name__}: {error}")
                 raise
             self._shut_down(ending)
+            self._outputs.finish(lambda: bool(self._signals.number))
             return ending
 
     def _one_round(self) -> AgentResult | None:
         if self._has_failed and (ending := self._check()):
             return ending
         self._has_failed = False
-        # A guard for each round: one that was killed is missed by no other. It begins while the node waits.
-        # A scheduler that has this node drain signals every process of its job.
-        ignored = () if self.options.drain is None else (signal.SIGUSR1,)
-        guard = partial(Guard, self.environment, keep_detached=self.options.keep_detached, ignored=ignored)
-        with contextlib.closing(outlast(guard, passing=REPLACED)) as keeper:
+        # What is written is read to its end, and that comes with the guard's.
+        with self._outputs.of_round(self._is_urgent) as output, contextlib.closing(self._guard(output)) as keeper:
             joined, self._outcome = partial(self.handler.next_rendezvous, self._outcome), None
             info = until_signalled(self._speaker, joined, self.waiting)
             if info is None:
@@ -112,7 +113,18 @@ class Agent:
             if not agree_on_processes(self._speaker, info, self.options.nproc_per_node, partial(self._has_ended, info)):
                 return None
             with contextlib.closing(Channels(self.options.nproc_per_node, keeper)) as channels:
-                return self._run_command(info, channels, keeper)
+                return self._run_command(info, channels, keeper, output)
+
+    def _guard(self, output: RoundOutput) -> Guard:
+        """Start a guard for one round: one that was killed is missed by no other. It begins while the node waits."""
+        # A scheduler that has this node drain signals every process of its job.
+        ignored = () if self.options.drain is None else (signal.SIGUSR1,)
+        guard = partial(
+            Guard, self.environment, keep_detached=self.options.keep_detached, ignored=ignored, pipes=output.pipes
+        )
+        started = outlast(guard, passing=REPLACED)
+        output.hand_over()
+        return started
 
     def _check(self) -> AgentResult | None:
         """How this node ends instead of taking part again; None: it is fit to. Until then it stays in its world, and
@@ -136,14 +148,18 @@ class Agent:
         finally:
             self._signals.in_world = False
 
-    def _run_command(self, info: RendezvousInfo, channels: Channels, keeper: Guard) -> AgentResult | None:
+    def _run_command(
+        self, info: RendezvousInfo, channels: Channels, keeper: Guard, output: RoundOutput
+    ) -> AgentResult | None:
         environments = _environments(self, info, channels)
         notices = DrainNotices(channels, self.options.on_drain)
         self.say(_place_in(info, self.options.nproc_per_node))
         # From here on a signal asks a member: the command may be what sends it.
         self._signals.in_world = True
         try:
-            start = partial(Workers, self.command, environments, keeper)
+            streams = output.start(info.round, self._names(info))
+            environments = [{**one, **output.variables(rank)} for rank, one in enumerate(environments)]
+            start = partial(Workers, self.command, environments, keeper, streams)
             workers = outlast(start, partial(self._has_ended, info), passing=REPLACED)
         except OSError as error:
             self._signals.in_world = False
@@ -153,7 +169,7 @@ class Agent:
             self._outcome = Outcome(failure.ending, spent=self.restarts.are_spent)
             return self._failed(failure, info, progressed=False)
         try:
-            ending = self._watch(workers, channels, notices, info)
+            ending = self._watch(workers, channels, notices, info, output)
         finally:
             self._signals.in_world = False
             number = self._signals.number or signal.SIGTERM
@@ -161,6 +177,12 @@ class Agent:
                 logger.error(stuck)
         # Another world must not find here what a former one has left.
         return AgentResult(ExitStatus.FAILED, f"cannot go on: {stuck}") if stuck and ending is None else ending
+
+    def _names(self, info: RendezvousInfo) -> list[dict[str, object]]:
+        """What a prefix may name, of each process."""
+        each = self.options.nproc_per_node
+        ours = {"round": info.round, "node": self.handler.view.node_id, "role_name": "default"}
+        return [{**ours, "rank": info.rank * each + local, "local_rank": local} for local in range(each)]
 
     def _has_ended(self, info: RendezvousInfo) -> bool:
         """Whether this world is over for this node, as far as it knows."""
@@ -177,12 +199,23 @@ class Agent:
         return status is not None and status.round == info.round and bool(status.departures)
 
     def _watch(
-        self, workers: Workers, channels: Channels, notices: DrainNotices, info: RendezvousInfo
+        self,
+        workers: Workers,
+        channels: Channels,
+        notices: DrainNotices,
+        info: RendezvousInfo,
+        output: RoundOutput,
     ) -> AgentResult | None:
         """Watch one round; None when it is time for another."""
         hangs = HangDetection(self.options.hang_timeout)
         failures = FailureDetection(
-            self.command[0], info.rank * self.options.nproc_per_node, hangs, self.say, self._is_urgent, self._signals
+            self.command[0],
+            info.rank * self.options.nproc_per_node,
+            hangs,
+            self.say,
+            self._is_urgent,
+            self._signals,
+            output.last_lines,
         )
         done: AgentResult | None = None
         while (ending := self._ended_from_outside(done)) is None:
@@ -255,7 +288,8 @@ class Agent:
     def _failed_for_good(self, failure: WorkerFailure) -> AgentResult:
         program = failure.code if self.options.pass_exit_code else 0
         count = self.restarts.count
-        reason = f"{failure.what}, after {count} restart{'s' * (count != 1)}"
+        last = f"; its last lines: {failure.last_lines}" if failure.last_lines else ""
+        reason = f"{failure.what}, after {count} restart{'s' * (count != 1)}{last}"
         return AgentResult(ExitStatus.FAILED, reason, program=program)
 
     def _gives_up(self) -> AgentResult | None:

@@ -18,11 +18,15 @@ _STACKS: Final = 0.3
 
 
 class WorkerFailure(NamedTuple):
-    """How a worker has failed: in words, by its exit code as a shell has it (1: it hangs), and which of both."""
+    """How a worker has failed: in words, by its exit code as a shell has it (1: it hangs), and which of both.
+
+    Its last lines are empty where they are not known, as those that went to the console uncopied.
+    """
 
     what: str
     code: int = 1
     ending: Ending = Ending.FAILED
+    last_lines: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class FailureDetection:
         say: Takes what the user should know.
         is_urgent: Whether there is no time for stacks.
         signals: Those that the agent gets: a worker that one of them has ended, too, has not failed.
+        last_lines: Tells what a worker has written last.
     """
 
     program: str
@@ -44,13 +49,15 @@ class FailureDetection:
     say: Callable[[str], None]
     is_urgent: Callable[[], bool]
     signals: Signals
+    last_lines: Callable[[int], str] = lambda local_rank: ""
 
     def look(self, workers: Sequence[Worker], reports: Sequence[Report]) -> WorkerFailure | None:
         """The worker that has failed, and how; None: none has. All write their stacks if one hangs."""
         for local_rank, worker in enumerate(workers):
             if worker.code and not self.signals.may_explain(-worker.code, worker.ended):
                 what = f"{self._name(worker, local_rank)} ended with {worker.ending}"
-                return WorkerFailure(what, worker.code if worker.code > 0 else 128 - worker.code)
+                code = worker.code if worker.code > 0 else 128 - worker.code
+                return WorkerFailure(what, code, last_lines=self.last_lines(local_rank))
         hanging = self.hangs.look(reports, [worker.code is None for worker in workers], time.monotonic())
         if hanging is None:
             return None

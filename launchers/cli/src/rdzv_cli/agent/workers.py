@@ -1,20 +1,21 @@
 """The processes of one node in one round, each in a process group of its own."""
 
 import contextlib
+import itertools
 import math
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from rdzv_core.text import printable
 
 from ..common import signal_name
-from .guard import Guard
+from .guard import OWN, Guard, Streams
 from .guard_program import KILLED, processes
 from .tools import output_of
 
@@ -47,6 +48,7 @@ class Worker:
         command: Sequence[str],
         environment: Mapping[str, str],
         keeper: Guard,
+        streams: Streams = OWN,
     ) -> None:
         """Start it.
 
@@ -54,12 +56,13 @@ class Worker:
             command: The program and its arguments.
             environment: Its variables.
             keeper: The guard that starts it, and kills the group when this agent is gone.
+            streams: Where its output goes.
 
         Raises:
             OSError: It cannot be started.
         """
         self._guard = keeper
-        self.pid = keeper.start(command, environment)
+        self.pid = keeper.start(command, environment, streams)
         self.code: int | None = None
         self.ended = math.inf
         self.is_over = False
@@ -133,8 +136,20 @@ class Worker:
 class Workers:
     """The command, once for each local rank."""
 
-    def __init__(self, command: Sequence[str], environments: Sequence[Mapping[str, str]], keeper: Guard) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        keeper: Guard,
+        streams: Iterable[Streams] = itertools.repeat(OWN),
+    ) -> None:
         """Start them all.
+
+        Args:
+            command: The program and its arguments.
+            environments: The variables of each.
+            keeper: The guard.
+            streams: Where the output of each goes.
 
         Raises:
             OSError: The command cannot be started; none is left running.
@@ -142,8 +157,8 @@ class Workers:
         self._guard = keeper
         self._workers: list[Worker] = []
         try:
-            for environment in environments:
-                self._workers.append(Worker(command, environment, keeper))
+            for environment, own in zip(environments, streams, strict=False):
+                self._workers.append(Worker(command, environment, keeper, own))
         except OSError:
             self.kill()
             raise

@@ -1,0 +1,175 @@
+"""What becomes of the output of a node's processes: who copies it in a round, and what is left of it at the end."""
+
+import contextlib
+import math
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rdzv.shortages import outlast
+from rdzv_core.text import printable
+
+from .copier import Copier, Order
+from .guard import Streams
+from .log_files import LogFiles, file_of, variables_of
+from .options import AgentOptions
+from .prefixes import USUAL, coloured, prefix
+from .routes import STREAMS, Route, Routes, Std
+from .shortages import REPLACED
+from .tails import BYTES, last_lines
+
+_STALLED: Final = 2.0
+"""Seconds that a console gets, between two rounds, to take what was written: no node waits for one that stalls."""
+
+_TAIL: Final = 1.0
+"""Seconds that the copier gets to tell how the output of a process ends."""
+
+
+class _Source(NamedTuple):
+    """A stream of one process."""
+
+    local_rank: int
+    stream: Std
+
+
+class Outputs:
+    """The output of one node in all rounds.
+
+    Attributes:
+        environment: The variables of every process that is started.
+        say: Takes what the user should know.
+        files: Those that some of the output goes to; None: none does.
+        routes: Where each stream goes.
+        copied: The streams for which a copier is needed.
+        template: What stands before each line on the console.
+    """
+
+    def __init__(
+        self, options: AgentOptions, run_id: str, environment: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
+        """Decide where it goes; nothing is made yet."""
+        chosen = Routes(options.redirects, options.tee, options.local_ranks_filter)
+        if options.log_dir == os.devnull:
+            # As torchrun takes it: there are no files.
+            chosen = Routes(shown=options.local_ranks_filter)
+        sources = [_Source(rank, stream) for rank in range(options.nproc_per_node) for stream in STREAMS]
+        self.environment = environment
+        self.say = say
+        self.routes: Mapping[_Source, Route] = {source: chosen.of(*source) for source in sources}
+        has_files = any(route.file for route in self.routes.values()) or options.log_dir not in (None, os.devnull)
+        self.files = LogFiles(options.log_dir, run_id) if has_files else None
+        is_marked = options.prefix is not None or options.nproc_per_node > 1
+        self.copied = [source for source in sources if _is_copied(self.routes[source], source.stream, is_marked)]
+        self.template = USUAL if options.prefix is None else options.prefix
+        self._stalled: list[Copier] = []
+
+    @contextlib.contextmanager
+    def of_round(self, is_over: Callable[[], bool]) -> Iterator["RoundOutput"]:
+        """The output of one round. In the end, all is written that is to come, unless the console stalls or it is over.
+
+        Raises:
+            OSError: The copier cannot be started.
+        """
+        copier = outlast(partial(Copier, self.environment, len(self.copied)), passing=REPLACED) if self.copied else None
+        try:
+            yield RoundOutput(self, copier)
+        finally:
+            if copier is not None and not copier.close(_STALLED, is_over):
+                self._stalled.append(copier)
+
+    def finish(self, is_over: Callable[[], bool]) -> None:
+        """Wait until all is written, or it is over: what is not written then is so when the console takes it."""
+        for copier in self._stalled:
+            copier.close(math.inf, is_over)
+
+
+class RoundOutput:
+    """The output of one node in one round."""
+
+    def __init__(self, outputs: Outputs, copier: Copier | None) -> None:
+        """Copy nothing yet."""
+        self._outputs = outputs
+        self._copier = copier
+        self._folders: Sequence[Path] = ()
+
+    @property
+    def pipes(self) -> Collection[int]:
+        """Those that the guard has to have."""
+        return self._copier.pipes if self._copier else ()
+
+    def hand_over(self) -> None:
+        """Leave the pipes to the guard, which has them now."""
+        if self._copier is not None:
+            self._copier.hand_over()
+
+    def start(self, number: int, names: Sequence[Mapping[str, object]]) -> list[Streams]:
+        """Begin to copy; returns where each process is to write.
+
+        Args:
+            number: The round.
+            names: Of each process, what the prefix may name.
+
+        Raises:
+            OSError: There is no room for the files.
+        """
+        if self._outputs.files is not None:
+            self._folders = self._outputs.files.of_round(number, len(names))
+            self._outputs.say(f"the files of this round are in {printable(str(self._folders[0].parent))}")
+        pipes = dict(zip(self._outputs.copied, self.pipes, strict=False))
+        if self._copier is not None:
+            self._copier.copy([self._order(source, names[source.local_rank]) for source in self._outputs.copied])
+        return [self._streams(local_rank, pipes) for local_rank in range(len(names))]
+
+    def variables(self, local_rank: int) -> Mapping[str, str]:
+        """More variables of a process."""
+        own = variables_of(self._folders[local_rank]) if self._folders else {}
+        is_interactive = any(os.isatty(source.stream) for source in self._outputs.copied)
+        # On a terminal, Python shows each line at once, and would not to a pipe.
+        return {"PYTHONUNBUFFERED": "1", **self._outputs.environment, **own} if is_interactive else own
+
+    def last_lines(self, local_rank: int) -> str:
+        """The last lines of what a process has written, on its standard error if there are any; empty: not known."""
+        for stream in reversed(STREAMS):
+            if lines := last_lines(self._end_of(_Source(local_rank, stream))):
+                return lines
+        return ""
+
+    def _order(self, source: _Source, names: Mapping[str, object]) -> Order:
+        text = coloured(prefix(self._outputs.template, names), source.local_rank, source.stream)
+        return Order(source.stream, text, self._file(source))
+
+    def _file(self, source: _Source) -> Path | None:
+        return file_of(self._folders[source.local_rank], source.stream) if self._outputs.routes[source].file else None
+
+    def _streams(self, local_rank: int, pipes: Mapping[_Source, int]) -> Streams:
+        out, err = (self._stream(_Source(local_rank, stream), pipes) for stream in STREAMS)
+        return out, err
+
+    def _stream(self, source: _Source, pipes: Mapping[_Source, int]) -> int | Path | None:
+        if source in pipes:
+            return pipes[source]
+        if self._outputs.routes[source].console:
+            return None
+        return self._file(source) or Path(os.devnull)
+
+    def _end_of(self, source: _Source) -> bytes:
+        if source in self._outputs.copied and self._copier is not None:
+            return b"".join(self._copier.tails([self._outputs.copied.index(source)], _TAIL))
+        file = self._file(source) if self._folders else None
+        if file is None:
+            return b""
+        try:
+            with open(file, "rb") as written:
+                written.seek(-min(BYTES, os.fstat(written.fileno()).st_size), os.SEEK_END)
+                return written.read()
+        except OSError:
+            return b""
+
+
+def _is_copied(route: Route, stream: Std, is_marked: bool) -> bool:
+    """Whether a stream goes through a pipe: to a console that is closed, a process writes into the void, as ever."""
+    console = {Std.OUT: sys.stdout, Std.ERR: sys.stderr}[stream]
+    return route.console and (route.file or is_marked) and console is not None
