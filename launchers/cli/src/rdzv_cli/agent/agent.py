@@ -103,7 +103,7 @@ class Agent:
             return ending
         self._has_failed = False
         # What is written is read to its end, and that comes with the guard's.
-        with self._outputs.of_round(self._is_urgent) as output, contextlib.closing(self._guard(output)) as keeper:
+        with self._outputs.of_round(self._is_urgent) as output, contextlib.closing(_guard(self, output)) as keeper:
             joined, self._outcome = partial(self.handler.next_rendezvous, self._outcome), None
             info = until_signalled(self._speaker, joined, self.waiting)
             if info is None:
@@ -114,17 +114,6 @@ class Agent:
                 return None
             with contextlib.closing(Channels(self.options.nproc_per_node, keeper)) as channels:
                 return self._run_command(info, channels, keeper, output)
-
-    def _guard(self, output: RoundOutput) -> Guard:
-        """Start a guard for one round: one that was killed is missed by no other. It begins while the node waits."""
-        # A scheduler that has this node drain signals every process of its job.
-        ignored = () if self.options.drain is None else (signal.SIGUSR1,)
-        guard = partial(
-            Guard, self.environment, keep_detached=self.options.keep_detached, ignored=ignored, pipes=output.pipes
-        )
-        started = outlast(guard, passing=REPLACED)
-        output.hand_over()
-        return started
 
     def _check(self) -> AgentResult | None:
         """How this node ends instead of taking part again; None: it is fit to. Until then it stays in its world, and
@@ -157,9 +146,7 @@ class Agent:
         # From here on a signal asks a member: the command may be what sends it.
         self._signals.in_world = True
         try:
-            streams = output.start(info.round, self._names(info))
-            environments = [{**one, **output.variables(rank)} for rank, one in enumerate(environments)]
-            start = partial(Workers, self.command, environments, keeper, streams)
+            start = partial(Workers, self.command, environments, keeper, output.start(info.round, environments))
             workers = outlast(start, partial(self._has_ended, info), passing=REPLACED)
         except OSError as error:
             self._signals.in_world = False
@@ -169,7 +156,7 @@ class Agent:
             self._outcome = Outcome(failure.ending, spent=self.restarts.are_spent)
             return self._failed(failure, info, progressed=False)
         try:
-            ending = self._watch(workers, channels, notices, info, output)
+            ending = self._watch(workers, channels, notices, info)
         finally:
             self._signals.in_world = False
             number = self._signals.number or signal.SIGTERM
@@ -177,12 +164,6 @@ class Agent:
                 logger.error(stuck)
         # Another world must not find here what a former one has left.
         return AgentResult(ExitStatus.FAILED, f"cannot go on: {stuck}") if stuck and ending is None else ending
-
-    def _names(self, info: RendezvousInfo) -> list[dict[str, object]]:
-        """What a prefix may name, of each process."""
-        each = self.options.nproc_per_node
-        ours = {"round": info.round, "node": self.handler.view.node_id, "role_name": "default"}
-        return [{**ours, "rank": info.rank * each + local, "local_rank": local} for local in range(each)]
 
     def _has_ended(self, info: RendezvousInfo) -> bool:
         """Whether this world is over for this node, as far as it knows."""
@@ -199,23 +180,12 @@ class Agent:
         return status is not None and status.round == info.round and bool(status.departures)
 
     def _watch(
-        self,
-        workers: Workers,
-        channels: Channels,
-        notices: DrainNotices,
-        info: RendezvousInfo,
-        output: RoundOutput,
+        self, workers: Workers, channels: Channels, notices: DrainNotices, info: RendezvousInfo
     ) -> AgentResult | None:
         """Watch one round; None when it is time for another."""
         hangs = HangDetection(self.options.hang_timeout)
         failures = FailureDetection(
-            self.command[0],
-            info.rank * self.options.nproc_per_node,
-            hangs,
-            self.say,
-            self._is_urgent,
-            self._signals,
-            output.last_lines,
+            self.command[0], info.rank * self.options.nproc_per_node, hangs, self.say, self._is_urgent, self._signals
         )
         done: AgentResult | None = None
         while (ending := self._ended_from_outside(done)) is None:
@@ -287,10 +257,7 @@ class Agent:
 
     def _failed_for_good(self, failure: WorkerFailure) -> AgentResult:
         program = failure.code if self.options.pass_exit_code else 0
-        count = self.restarts.count
-        last = f"; its last lines: {failure.last_lines}" if failure.last_lines else ""
-        reason = f"{failure.what}, after {count} restart{'s' * (count != 1)}{last}"
-        return AgentResult(ExitStatus.FAILED, reason, program=program)
+        return AgentResult(ExitStatus.FAILED, failure.after(self.restarts.count), program=program)
 
     def _gives_up(self) -> AgentResult | None:
         """Close the run if it makes no progress."""
@@ -335,6 +302,17 @@ def _drained_early(handler: rdzv.DynamicRendezvousHandler) -> AgentResult | None
 
 def _drained(handler: rdzv.DynamicRendezvousHandler) -> AgentResult:
     return AgentResult(ExitStatus.DRAINED, handler.view.drain_reason)
+
+
+def _guard(agent: Agent, output: RoundOutput) -> Guard:
+    """Start a guard for one round: one that was killed is missed by no other. It begins while the node waits."""
+    options = agent.options
+    # A scheduler that has this node drain signals every process of its job.
+    ignored = () if options.drain is None else (signal.SIGUSR1,)
+    guard = partial(Guard, agent.environment, keep_detached=options.keep_detached, ignored=ignored, pipes=output.pipes)
+    started = outlast(guard, passing=REPLACED)
+    output.hand_over()
+    return started
 
 
 def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> list[Mapping[str, str]]:

@@ -35,7 +35,7 @@ _LONGEST: Final = 1 << 20
 """Bytes of a line; a longer one is shown in pieces."""
 
 _ATOMIC: Final = select.PIPE_BUF
-"""Bytes that reach a pipe in one piece, whoever else writes to it, such as the agent."""
+"""Bytes that reach a pipe in one piece, also where others write to it, such as the agent."""
 
 _TAIL: Final = 2000
 """Bytes that are kept of the end of each stream."""
@@ -78,7 +78,7 @@ class Sink:
             try:
                 piece = piece[os.write(self._descriptor, piece) :]
             except BlockingIOError:
-                # Whoever has the console, too, has made it so.
+                # Another process that has the console, too, has made it so.
                 ready = select.poll()
                 ready.register(self._descriptor, select.POLLOUT)
                 ready.poll()

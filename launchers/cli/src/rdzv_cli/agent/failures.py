@@ -28,6 +28,11 @@ class WorkerFailure(NamedTuple):
     ending: Ending = Ending.FAILED
     last_lines: str = ""
 
+    def after(self, restarts: int) -> str:
+        """That this was the last time, after so many restarts."""
+        lines = f"; its last lines: {self.last_lines}" if self.last_lines else ""
+        return f"{self.what}, after {restarts} restart{'s' * (restarts != 1)}{lines}"
+
 
 @dataclass(frozen=True)
 class FailureDetection:
@@ -40,7 +45,6 @@ class FailureDetection:
         say: Takes what the user should know.
         is_urgent: Whether there is no time for stacks.
         signals: Those that the agent gets: a worker that one of them has ended, too, has not failed.
-        last_lines: Tells what a worker has written last.
     """
 
     program: str
@@ -49,7 +53,6 @@ class FailureDetection:
     say: Callable[[str], None]
     is_urgent: Callable[[], bool]
     signals: Signals
-    last_lines: Callable[[int], str] = lambda local_rank: ""
 
     def look(self, workers: Sequence[Worker], reports: Sequence[Report]) -> WorkerFailure | None:
         """The worker that has failed, and how; None: none has. All write their stacks if one hangs."""
@@ -57,7 +60,7 @@ class FailureDetection:
             if worker.code and not self.signals.may_explain(-worker.code, worker.ended):
                 what = f"{self._name(worker, local_rank)} ended with {worker.ending}"
                 code = worker.code if worker.code > 0 else 128 - worker.code
-                return WorkerFailure(what, code, last_lines=self.last_lines(local_rank))
+                return WorkerFailure(what, code, last_lines=worker.last_lines())
         hanging = self.hangs.look(reports, [worker.code is None for worker in workers], time.monotonic())
         if hanging is None:
             return None

@@ -153,7 +153,7 @@ class AgentOptions:
     )
     prefix: str | None = _flag(
         "what stands before each line of a process on the console, with ${{round}}, ${{rank}}, ${{local_rank}}, "
-        "${{node}} and ${{role_name}}; empty: nothing (default: [${{round}}:${{rank}}] where there are several "
+        "${{group_rank}} and ${{role_name}}; empty: nothing (default: [${{round}}:${{rank}}] where there are several "
         "processes, or --tee)",
         metavar="TEMPLATE",
     )

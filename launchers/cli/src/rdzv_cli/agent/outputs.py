@@ -20,12 +20,16 @@ from .prefixes import USUAL, coloured, prefix
 from .routes import STREAMS, Route, Routes, Std
 from .shortages import REPLACED
 from .tails import BYTES, last_lines
+from .workers import Output
 
 _STALLED: Final = 2.0
 """Seconds that a console gets, between two rounds, to take what was written: no node waits for one that stalls."""
 
 _TAIL: Final = 1.0
 """Seconds that the copier gets to tell how the output of a process ends."""
+
+
+_UNBUFFERED: Final = "PYTHONUNBUFFERED"
 
 
 class _Source(NamedTuple):
@@ -105,40 +109,44 @@ class RoundOutput:
         if self._copier is not None:
             self._copier.hand_over()
 
-    def start(self, number: int, names: Sequence[Mapping[str, object]]) -> list[Streams]:
+    def start(self, number: int, environments: Sequence[Mapping[str, str]]) -> list[Output]:
         """Begin to copy; returns where each process is to write.
 
         Args:
             number: The round.
-            names: Of each process, what the prefix may name.
+            environments: The variables of each process, some of which the prefix may name.
 
         Raises:
             OSError: There is no room for the files.
         """
         if self._outputs.files is not None:
-            self._folders = self._outputs.files.of_round(number, len(names))
+            self._folders = self._outputs.files.of_round(number, len(environments))
             self._outputs.say(f"the files of this round are in {printable(str(self._folders[0].parent))}")
-        pipes = dict(zip(self._outputs.copied, self.pipes, strict=False))
         if self._copier is not None:
-            self._copier.copy([self._order(source, names[source.local_rank]) for source in self._outputs.copied])
-        return [self._streams(local_rank, pipes) for local_rank in range(len(names))]
+            self._copier.copy([self._order(source, environments[source.local_rank]) for source in self._outputs.copied])
+        pipes = dict(zip(self._outputs.copied, self.pipes, strict=True))
+        return [
+            Output(self._streams(rank, pipes), self._variables(rank), partial(self._last_lines, rank))
+            for rank in range(len(environments))
+        ]
 
-    def variables(self, local_rank: int) -> Mapping[str, str]:
-        """More variables of a process."""
+    def _variables(self, local_rank: int) -> Mapping[str, str]:
         own = variables_of(self._folders[local_rank]) if self._folders else {}
-        is_interactive = any(os.isatty(source.stream) for source in self._outputs.copied)
-        # On a terminal, Python shows each line at once, and would not to a pipe.
-        return {"PYTHONUNBUFFERED": "1", **self._outputs.environment, **own} if is_interactive else own
+        is_seen = any(source.local_rank == local_rank and os.isatty(source.stream) for source in self._outputs.copied)
+        if is_seen and _UNBUFFERED not in self._outputs.environment:
+            # On a terminal, Python shows each line at once, and would not to a pipe.
+            own[_UNBUFFERED] = "1"
+        return own
 
-    def last_lines(self, local_rank: int) -> str:
-        """The last lines of what a process has written, on its standard error if there are any; empty: not known."""
+    def _last_lines(self, local_rank: int) -> str:
+        """Those on its standard error, if there are any; empty: not known."""
         for stream in reversed(STREAMS):
             if lines := last_lines(self._end_of(_Source(local_rank, stream))):
                 return lines
         return ""
 
-    def _order(self, source: _Source, names: Mapping[str, object]) -> Order:
-        text = coloured(prefix(self._outputs.template, names), source.local_rank, source.stream)
+    def _order(self, source: _Source, environment: Mapping[str, str]) -> Order:
+        text = coloured(prefix(self._outputs.template, environment), source.local_rank, source.stream)
         return Order(source.stream, text, self._file(source))
 
     def _file(self, source: _Source) -> Path | None:

@@ -7,13 +7,22 @@ from typing import Final
 
 USUAL: Final = "[${round}:${rank}] "
 
+_NAMES: Final = {
+    "round": "RDZV_ROUND",
+    "rank": "RANK",
+    "local_rank": "LOCAL_RANK",
+    "group_rank": "GROUP_RANK",
+    "role_name": "ROLE_NAME",
+}
+"""What a template may name, by the variable that says it."""
+
 _COLOURS: Final = (36, 33, 32, 35, 34, 31)
 """Of the terminal, by local rank: cyan, yellow, green, magenta, blue, red."""
 
 
-def prefix(template: str, names: Mapping[str, object]) -> str:
-    """A prefix by its template; a name that is not known stays as it is, as with torchrun's."""
-    return string.Template(template).safe_substitute(names)
+def prefix(template: str, environment: Mapping[str, str]) -> str:
+    """The prefix of a process with these variables. A name that is not known stays as it is, as with torchrun's."""
+    return string.Template(template).safe_substitute({name: environment[_NAMES[name]] for name in _NAMES})
 
 
 def coloured(text: str, local_rank: int, descriptor: int, environ: Mapping[str, str] = os.environ) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rdzv_core.text import printable
 
@@ -30,6 +30,18 @@ _PS: Final = ("/bin/ps", "-A", "-o", "stat=,pgid=")
 """Lists the processes where there is no `_PROC`."""
 
 
+class Output(NamedTuple):
+    """Where the output of a worker goes, what its program gets to know of that, and its last lines."""
+
+    streams: Streams = OWN
+    variables: Mapping[str, str] = {}
+    last_lines: Callable[[], str] = lambda: ""
+
+
+INHERITED: Final = Output()
+"""It goes to the streams of the guard."""
+
+
 class Worker:
     """One process and its group.
 
@@ -41,6 +53,7 @@ class Worker:
         code: How the process ended: its exit code, or the signal below zero; None while it runs.
         ended: When that was seen, on the monotonic clock.
         is_over: Whether nothing of the group is left. It is sent no signal any more, neither by us nor by the guard.
+        last_lines: Tells what it has written last, if that is known.
     """
 
     def __init__(
@@ -48,7 +61,7 @@ class Worker:
         command: Sequence[str],
         environment: Mapping[str, str],
         keeper: Guard,
-        streams: Streams = OWN,
+        output: Output = INHERITED,
     ) -> None:
         """Start it.
 
@@ -56,13 +69,14 @@ class Worker:
             command: The program and its arguments.
             environment: Its variables.
             keeper: The guard that starts it, and kills the group when this agent is gone.
-            streams: Where its output goes.
+            output: Where its output goes.
 
         Raises:
             OSError: It cannot be started.
         """
         self._guard = keeper
-        self.pid = keeper.start(command, environment, streams)
+        self.last_lines = output.last_lines
+        self.pid = keeper.start(command, {**environment, **output.variables}, output.streams)
         self.code: int | None = None
         self.ended = math.inf
         self.is_over = False
@@ -141,7 +155,7 @@ class Workers:
         command: Sequence[str],
         environments: Sequence[Mapping[str, str]],
         keeper: Guard,
-        streams: Iterable[Streams] = itertools.repeat(OWN),
+        outputs: Iterable[Output] = itertools.repeat(INHERITED),
     ) -> None:
         """Start them all.
 
@@ -149,7 +163,7 @@ class Workers:
             command: The program and its arguments.
             environments: The variables of each.
             keeper: The guard.
-            streams: Where the output of each goes.
+            outputs: Where the output of each goes.
 
         Raises:
             OSError: The command cannot be started; none is left running.
@@ -157,7 +171,7 @@ class Workers:
         self._guard = keeper
         self._workers: list[Worker] = []
         try:
-            for environment, own in zip(environments, streams, strict=False):
+            for environment, own in zip(environments, outputs, strict=False):
                 self._workers.append(Worker(command, environment, keeper, own))
         except OSError:
             self.kill()
