@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -217,6 +218,52 @@ def test_the_last_lines_of_what_failed_stand_in_the_last_line(tmp_path: Path) ->
     assert b"(rank 1, local rank 1, process " in last
     assert last.endswith(b"after 0 restarts; its last lines: " + last.rpartition(b"lines: ")[2])
     assert last.endswith(b" / ZeroDivisionError: division by zero")
+
+
+def test_the_process_that_failed_first_is_named(tmp_path: Path) -> None:
+    """Others follow at once, as their connections to it break."""
+    source = f"""
+import os, sys, time
+pid = "{tmp_path}/pid"
+if os.environ["RANK"] == "1":
+    open(pid + ".new", "w").write(str(os.getpid()))
+    os.rename(pid + ".new", pid)
+    sys.exit("the cause")
+while not os.path.exists(pid):
+    time.sleep(0.001)
+while open(f"/proc/{{open(pid).read()}}/stat").read().rpartition(") ")[2][0] != "Z":
+    time.sleep(0.001)
+sys.exit("what follows")
+"""
+    last = ends(tmp_path, "--", *program(tmp_path, source)).stderr.splitlines()[-1]
+    assert b"(rank 1, " in last
+    assert last.endswith(b"; its last lines: the cause")
+
+
+def test_what_outlives_its_agent_by_intent_is_copied_on(tmp_path: Path) -> None:
+    goes_on = f"setsid sh -c 'while [ ! -e {tmp_path}/ended ]; do sleep 0.02; done; echo later' & echo now"
+    with running(command(tmp_path, "--prefix=-", "--keep-detached", "--", "sh", "-c", goes_on, processes=1)) as agent:
+        assert agent.stdout is not None
+        assert agent.wait(30) == 0
+        (tmp_path / "ended").touch()
+        assert agent.stdout.read() == b"-now\n-later\n"
+
+
+def test_a_process_whose_copier_is_killed_fails(tmp_path: Path) -> None:
+    with running(command(tmp_path, "--prefix=", "--", "yes", processes=1)) as agent:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        (copier,) = (pid for pid in children if "copier_program" in Path(f"/proc/{pid}/cmdline").read_text())
+        os.kill(int(copier), signal.SIGKILL)
+        assert agent.wait(30) == 1
+
+
+def test_a_console_that_is_closed_leaves_the_file(tmp_path: Path) -> None:
+    line = command(tmp_path, "--tee=3", f"--log-dir={tmp_path}/logs", "--", "echo", "a")
+    done = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', *line], stderr=subprocess.PIPE, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert [file.read_text() for file in tmp_path.glob("logs/*/*/*/stdout.log")] == ["a\n", "a\n"]
 
 
 @pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])

@@ -55,8 +55,8 @@ class FailureDetection:
     signals: Signals
 
     def look(self, workers: Sequence[Worker], reports: Sequence[Report]) -> WorkerFailure | None:
-        """The worker that has failed, and how; None: none has. All write their stacks if one hangs."""
-        for local_rank, worker in enumerate(workers):
+        """The worker that has failed first, and how; None: none has. All write their stacks if one hangs."""
+        for local_rank, worker in sorted(enumerate(workers), key=lambda one: one[1].place):
             if worker.code and not self.signals.may_explain(-worker.code, worker.ended):
                 what = f"{self._name(worker, local_rank)} ended with {worker.ending}"
                 code = worker.code if worker.code > 0 else 128 - worker.code

@@ -128,6 +128,10 @@ class Guard:
                 pass
         return self._codes.get(pid)
 
+    def place_of(self, pid: int) -> int:
+        """How many processes had ended before this one, which has."""
+        return [*self._codes].index(pid)
+
     def send(self, number: int) -> list[tuple[int, str, bool]]:
         """Send a signal to all that is left of what it has started; 0: to see what that is.
 

@@ -29,6 +29,9 @@ _TAIL: Final = 1.0
 """Seconds that the copier gets to tell how the output of a process ends."""
 
 
+_SHOWN: Final = 600
+"""Characters of these lines, at most: all nodes get them."""
+
 _UNBUFFERED: Final = "PYTHONUNBUFFERED"
 
 
@@ -142,7 +145,7 @@ class RoundOutput:
         """Those on its standard error, if there are any; empty: not known."""
         for stream in reversed(STREAMS):
             if lines := last_lines(self._end_of(_Source(local_rank, stream))):
-                return lines
+                return printable(lines, _SHOWN)
         return ""
 
     def _order(self, source: _Source, environment: Mapping[str, str]) -> Order:
@@ -159,9 +162,9 @@ class RoundOutput:
     def _stream(self, source: _Source, pipes: Mapping[_Source, int]) -> int | Path | None:
         if source in pipes:
             return pipes[source]
-        if self._outputs.routes[source].console:
-            return None
-        return self._file(source) or Path(os.devnull)
+        if file := self._file(source):
+            return file
+        return None if self._outputs.routes[source].console else Path(os.devnull)
 
     def _end_of(self, source: _Source) -> bytes:
         if source in self._outputs.copied and self._copier is not None:

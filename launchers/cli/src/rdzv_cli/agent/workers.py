@@ -52,6 +52,7 @@ class Worker:
         pid: The number of the process, and of its group.
         code: How the process ended: its exit code, or the signal below zero; None while it runs.
         ended: When that was seen, on the monotonic clock.
+        place: How many others of its round had ended before.
         is_over: Whether nothing of the group is left. It is sent no signal any more, neither by us nor by the guard.
         last_lines: Tells what it has written last, if that is known.
     """
@@ -79,6 +80,7 @@ class Worker:
         self.pid = keeper.start(command, {**environment, **output.variables}, output.streams)
         self.code: int | None = None
         self.ended = math.inf
+        self.place = 0
         self.is_over = False
 
     @property
@@ -92,11 +94,13 @@ class Worker:
         if self.code is not None:
             return False
         self.code = self._guard.code_of(self.pid)
-        if self.code is None and self._guard.is_lost:
+        if self.code is not None:
+            self.place = self._guard.place_of(self.pid)
+        elif self._guard.is_lost:
             # No guard keeps its number any more.
             self.send(signal.SIGKILL)
             self.code, self.is_over = -signal.SIGKILL, True
-        if self.code is None:
+        else:
             return False
         self.ended = time.monotonic()
         return True
