@@ -131,6 +131,22 @@ def test_a_reader_that_stalls_has_the_process_wait_and_gets_all(tmp_path: Path) 
     assert [line.rstrip(b"\n") for line in lines] == lines_of(0, count)
 
 
+def test_a_job_ends_for_the_others_while_its_output_waits_for_a_reader(tmp_path: Path) -> None:
+    """All of that stands in the pipe of the process, which has ended, and more than the reader's pipe holds."""
+    line = command(tmp_path, "--run-id=job", "--prefix=", "--", *program(tmp_path, NUMBERED), "5000", str(tmp_path))
+    status = [sys.executable, "-m", "rdzv", "status", f"--endpoint={tmp_path}/db", "--run-id=job"]
+    with running(line) as agent:
+        assert agent.stdout is not None
+        wait_until((tmp_path / "written-0").exists)
+        wait_until(lambda: b"the job is done" in subprocess.run(status, capture_output=True, check=False).stdout)
+        most = agent.stdout.read(600_000)
+        # It has the time of another command to end in, and must not.
+        subprocess.run(status, capture_output=True, check=False)
+        assert agent.poll() is None
+        assert len((most + agent.stdout.read()).splitlines()) == 2 * 5000
+        assert agent.wait(30) == 0
+
+
 def _written_by_children(pid: int) -> int:
     """Bytes that the descendants of a process have written."""
     total = 0
