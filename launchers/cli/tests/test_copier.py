@@ -1,10 +1,10 @@
 """What stands on the console of what processes have written, in whatever pieces it came."""
 
 import io
+import itertools
 import os
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,10 +35,8 @@ def test_lines_are_whole_in_whatever_pieces_they_come(tmp_path: Path, prefix: by
     drawn = random.Random(29)
     for _ in range(300):
         text = bytes(drawn.choices(b"ab\n\r", (4, 4, 2, 2), k=drawn.randrange(60)))
-        blocks, rest = [], text
-        while rest:
-            size = drawn.randrange(1, 8)
-            blocks, rest = [*blocks, rest[:size]], rest[size:]
+        cuts = [0, *sorted(drawn.sample(range(len(text) + 1), min(8, len(text)))), len(text)]
+        blocks = [text[begin:end] for begin, end in itertools.pairwise(cuts) if begin < end]
         # As a text is read whose lines end in any of three ways.
         lines = io.TextIOWrapper(io.BytesIO(text), newline=None).read().removesuffix("\n")
         expected = b"".join(prefix + line.encode() + b"\n" for line in lines.split("\n")) if text else b""
@@ -70,11 +68,15 @@ def test_no_line_of_another_process_stands_within_one_of_these() -> None:
     ours, theirs = b"o" * 90 + b"\n", b"t" * 70 + b"\n"
     sink = Sink(write, "it")
 
-    def others() -> Iterator[threading.Thread]:
-        yield threading.Thread(target=lambda: [sink.write(ours * 1000) for _ in range(20)])
-        yield threading.Thread(target=lambda: [os.write(write, theirs) for _ in range(5000)])
+    def write_ours() -> None:
+        for _ in range(20):
+            sink.write(ours * 1000)
 
-    threads = [*others()]
+    def write_theirs() -> None:
+        for _ in range(5000):
+            os.write(write, theirs)
+
+    threads = [threading.Thread(target=write_ours), threading.Thread(target=write_theirs)]
     for thread in threads:
         thread.start()
     left, got = 20_000 * len(ours) + 5000 * len(theirs), b""
@@ -92,7 +94,12 @@ def test_a_sink_that_waits_for_room_is_waited_for() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
     sink = Sink(write, "it")
-    thread = threading.Thread(target=lambda: (sink.write(b"line\n" * 100_000), os.close(write)))
+
+    def write_all() -> None:
+        sink.write(b"line\n" * 100_000)
+        os.close(write)
+
+    thread = threading.Thread(target=write_all)
     thread.start()
     got = b""
     while block := os.read(read, 1 << 12):
