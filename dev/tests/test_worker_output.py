@@ -1,5 +1,6 @@
 """No line of a worker is lost, and each says whose it is: real agents, real processes, pipes that stall."""
 
+import json
 import os
 import pty
 import re
@@ -254,6 +255,37 @@ sys.exit("what follows")
     last = ends(tmp_path, "--", *program(tmp_path, source)).stderr.splitlines()[-1]
     assert b"(rank 1, " in last
     assert last.endswith(b"; its last lines: the cause")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_every_line_is_an_object_that_names_its_place(tmp_path: Path, processes: int) -> None:
+    source = r"""
+import os, sys
+os.write(1, b'a "b" \xff\x1b\r\nsecond')
+os.write(2, b"third")
+if os.environ["RDZV_ROUND"] == "1":
+    sys.exit(3)
+"""
+    chosen = ["--run-id=job", "--log-format=json", "--max-restarts=1", "--prefix=none", "-v"]
+    done = ends(tmp_path, *chosen, "--", *program(tmp_path, source), processes=processes)
+    assert done.returncode == 0, done.stderr
+    every = [json.loads(line) for line in done.stdout.splitlines() + done.stderr.splitlines()]
+    said, ours = [one for one in every if "stream" in one], [one for one in every if "stream" not in one]
+    assert {one["run"] for one in every} == {"job"}
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}", one["time"]) for one in every)
+    (node,) = {one["node"] for one in every}
+    assert node
+    keys = ("round", "rank", "local_rank", "stream")
+    found = [(*(one[key] for key in keys), one["message"]) for one in said if one["round"] == 2]
+    assert sorted(found) == [
+        (2, rank, rank, *line)
+        for rank in range(processes)
+        for line in [("stderr", "third"), ("stdout", 'a "b" \\xff\x1b'), ("stdout", "second")]
+    ]
+    # Of what one was ended with the other, the first round has a part.
+    assert {one["round"] for one in said} == {1, 2}
+    assert [(one["round"], one["rank"]) for one in ours][:: len(ours) - 1] == [(None, None), (2, 0)]
+    assert {one["level"] for one in ours} == {"INFO", "WARNING"}
 
 
 def test_what_outlives_its_agent_by_intent_is_copied_on(tmp_path: Path) -> None:

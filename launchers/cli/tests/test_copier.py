@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_cli.agent.copier_program import Sink, Stream
+from rdzv_cli.agent.copier_program import Sink, Stream, prefixed
 
 
 def _shown(blocks: list[bytes], prefix: bytes, folder: Path, kept: Path | None = None) -> bytes:
@@ -17,7 +17,7 @@ def _shown(blocks: list[bytes], prefix: bytes, folder: Path, kept: Path | None =
     read, write = os.pipe()
     console = os.open(folder / "console", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     file = None if kept is None else os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    stream = Stream(read, Sink(console, "it"), prefix, None if file is None else Sink(file, "the file"))
+    stream = Stream(read, Sink(console, "it"), prefixed(prefix), None if file is None else Sink(file, "the file"))
     for block in blocks:
         os.write(write, block)
         stream.copy()
@@ -53,7 +53,7 @@ def test_a_line_without_an_end_needs_no_room_without_an_end(tmp_path: Path) -> N
 
 def test_the_tail_is_the_end_of_all() -> None:
     read, write = os.pipe()
-    stream = Stream(read, Sink(os.open(os.devnull, os.O_WRONLY), "it"), b"", None)
+    stream = Stream(read, Sink(os.open(os.devnull, os.O_WRONLY), "it"), prefixed(b""), None)
     for size in (1, 3000, 10, 1995):
         os.write(write, (text := b"%d," % size * size)[:size])
         stream.copy()

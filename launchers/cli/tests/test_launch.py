@@ -18,6 +18,7 @@ from rdzv_cli import main
 from rdzv_cli.agent import AgentOptions, AgentResult, ExitStatus
 from rdzv_cli.agent.routes import Choice, Std
 from rdzv_cli.launch import Launch, port_of
+from rdzv_cli.log import LogFormat
 from rdzv_cli.platforms import PLATFORMS, detect
 from rdzv_cli.taking import Taking
 
@@ -505,6 +506,7 @@ VARIABLES: Final = {
     "tee": ("0:1,1:2", Choice(by_rank={0: Std.OUT, 1: Std.ERR})),
     "local_ranks_filter": ("0,2", (0, 2)),
     "prefix": ("${rank}", "${rank}"),
+    "log_format": ("json", LogFormat.JSON),
 }
 
 

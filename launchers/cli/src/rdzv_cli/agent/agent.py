@@ -18,6 +18,7 @@ from rdzv.shortages import outlast
 from rdzv_core.handler import RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 
+from ..log import speak_in
 from ..told import as_told
 from .calls import unless_urgent, until_signalled
 from .channels import Channels
@@ -142,6 +143,7 @@ class Agent:
     ) -> AgentResult | None:
         environments = _environments(self, info, channels)
         notices = DrainNotices(channels, self.options.on_drain)
+        speak_in(info.round, info.rank * self.options.nproc_per_node)
         self.say(_place_in(info, self.options.nproc_per_node))
         # From here on a signal asks a member: the command may be what sends it.
         self._signals.in_world = True

@@ -24,10 +24,14 @@ _POLL: Final = 0.05
 
 
 class Order(NamedTuple):
-    """How one pipe is copied: to which console (1 or 2), with what before each line there, and to which file."""
+    """How one pipe is copied: to which console (1 or 2), with what before each line there, and to which file.
+
+    With `names`, each line there is an object of JSON that has them, too.
+    """
 
     console: int
     prefix: str
+    names: Mapping[str, object] | None
     file: Path | None
 
 
@@ -74,7 +78,7 @@ class Copier:
     def copy(self, orders: Sequence[Order]) -> None:
         """Begin to copy, as is said for each pipe."""
         pipes = [
-            (end, order.console, latin(order.prefix), None if order.file is None else latin(str(order.file)))
+            (end, order.console, latin(order.prefix), order.names, order.file and latin(str(order.file)))
             for end, order in zip(self._ends, orders, strict=True)
         ]
         self._tell("copy", pipes)

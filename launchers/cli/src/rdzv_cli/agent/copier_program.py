@@ -7,7 +7,8 @@ before the agent was killed is still copied.
 Its argument is the number of a socket, from which it reads lines of JSON:
 
 * ``["copy", PIPES]``, the first: copy these, each a list of the descriptor to read, that of the console to write, what
-  stands before each line there, and the path of a file, which gets the bytes as they are, or null;
+  stands before each line there, or what an object of JSON names for each in its place (else null), and the path of a
+  file, which gets the bytes as they are (or null);
 * ``["tail", DESCRIPTORS]``: is answered, when all is copied that stands in these pipes, with the end of each.
 
 When the agent closes its end, all is copied that stands in the pipes, and then the answer is the number of those that
@@ -25,7 +26,8 @@ import socket
 import stat
 import sys
 import termios
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 _BLOCK: Final = 1 << 18
@@ -39,6 +41,9 @@ _ATOMIC: Final = select.PIPE_BUF
 
 _TAIL: Final = 2000
 """Bytes that are kept of the end of each stream."""
+
+Names = dict[str, Any] | None
+"""What each object of JSON names; None: lines are text."""
 
 _CONSOLES: Final = {1: "the standard output", 2: "the standard error"}
 
@@ -56,11 +61,12 @@ class Sink:
         is_open: Whether it still takes any.
     """
 
-    def __init__(self, descriptor: int, name: str) -> None:
-        """Take those for a descriptor, which `name` tells to the user."""
+    def __init__(self, descriptor: int, name: str, names: Names = None) -> None:
+        """Take those for a descriptor, which `name` tells to the user; in JSON, if there are `names` for that."""
         self.is_open = True
         self._descriptor = descriptor
         self._name = name
+        self._names = names
         self._is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
 
     def write(self, lines: bytes) -> None:
@@ -71,7 +77,7 @@ class Sink:
         except OSError as error:
             self.is_open = False
             if not isinstance(error, BrokenPipeError):
-                _say(f"{self._name} cannot be written, and gets no more: {error.strerror}")
+                _say(f"{self._name} cannot be written, and gets no more: {error.strerror}", self._names)
 
     def _write(self, piece: memoryview) -> None:
         while piece:
@@ -101,12 +107,12 @@ class Stream:
         tail: The end of what was copied.
     """
 
-    def __init__(self, pipe: int, console: Sink, prefix: bytes, file: Sink | None) -> None:
-        """Copy from a pipe to a console and, if there is one, to a file."""
+    def __init__(self, pipe: int, console: Sink, form: Callable[[bytes], bytes], file: Sink | None) -> None:
+        """Copy from a pipe to a console, where lines have a form, and, if there is one, to a file."""
         self.tail = b""
         self._pipe = pipe
         self._console = console
-        self._prefix = prefix
+        self._form = form
         self._file = file
         self._begun = b""
         os.set_blocking(pipe, False)
@@ -140,16 +146,10 @@ class Stream:
             end = len(text)
         self._begun, lines = text[end:], text[:end]
         if lines:
-            self._console.write(self._prefixed(lines))
-
-    def _prefixed(self, lines: bytes) -> bytes:
-        if b"\r" in lines:
-            # A bar that is drawn anew, over what another process has written since.
-            lines = lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = lines.removesuffix(b"\n")
-        if self._prefix:
-            lines = self._prefix + lines.replace(b"\n", b"\n" + self._prefix)
-        return lines + b"\n"
+            if b"\r" in lines:
+                # A bar that is drawn anew, over what another process has written since.
+                lines = lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            self._console.write(self._form(lines.removesuffix(b"\n")) + b"\n")
 
     def empty(self) -> None:
         """Copy what stands in the pipe now.
@@ -160,6 +160,21 @@ class Stream:
         left = _waiting(self._pipe)
         while left > 0:
             left -= self.copy()
+
+
+def prefixed(prefix: bytes) -> Callable[[bytes], bytes]:
+    """Have this stand before each line."""
+    return lambda lines: prefix + lines.replace(b"\n", b"\n" + prefix) if prefix else lines
+
+
+def named(names: dict[str, Any]) -> Callable[[bytes], bytes]:
+    """Have each line be an object of JSON that has these names, too."""
+    return lambda lines: b"\n".join(_object(line, names) for line in lines.split(b"\n"))
+
+
+def _object(line: bytes, names: dict[str, Any]) -> bytes:
+    when = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    return json.dumps({"time": when, **names, "message": line.decode(errors="backslashreplace")}).encode()
 
 
 def _waiting(pipe: int) -> int:
@@ -208,10 +223,12 @@ class Copying:
             self._agent.close()
             self._is_heard = False
 
-    def _begin(self, pipes: list[tuple[int, int, str, str | None]]) -> None:
-        consoles = {number: Sink(number, _CONSOLES[number]) for number in {console for _, console, _, _ in pipes}}
-        for pipe, console, prefix, path in pipes:
-            stream = Stream(pipe, consoles[console], prefix.encode("latin-1"), _file(path))
+    def _begin(self, pipes: list[tuple[int, int, str, Names, str | None]]) -> None:
+        consoles: dict[int, Sink] = {}
+        for pipe, number, prefix, names, path in pipes:
+            console = consoles.setdefault(number, Sink(number, _CONSOLES[number], names))
+            form = prefixed(prefix.encode("latin-1")) if names is None else named(names)
+            stream = Stream(pipe, console, form, _file(path, names))
             self._streams[pipe] = self._tails[pipe] = stream
             self._ready.register(pipe, select.POLLIN)
 
@@ -236,22 +253,21 @@ class Copying:
             del self._streams[pipe]
 
 
-def _file(path: str | None) -> Sink | None:
+def _file(path: str | None, names: Names) -> Sink | None:
     if path is None:
         return None
     name = path.encode("latin-1")
     try:
-        return Sink(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), os.fsdecode(name))
+        return Sink(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), os.fsdecode(name), names)
     except OSError as error:
-        _say(f"{os.fsdecode(name)} cannot be written: {error.strerror}")
+        _say(f"{os.fsdecode(name)} cannot be written: {error.strerror}", names)
         return None
 
 
-def _say(text: str) -> None:
-    try:
-        os.write(2, f"rdzv: {text}\n".encode(errors="backslashreplace"))
-    except OSError:
-        return
+def _say(text: str, names: Names) -> None:
+    said = text.encode(errors="backslashreplace")
+    with contextlib.suppress(OSError):
+        os.write(2, (b"rdzv: " + said if names is None else _object(said, names)) + b"\n")
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from rdzv_core.errors import RendezvousParameterError
 
 from ..common import as_flag, count, drain_seconds, exit_codes, rounds, seconds, signal_number, some_seconds
+from ..log import LogFormat, parse_format
 from .checks import Check, parse_check
 from .devices import processes
 from .routes import NOTHING, Choice, parse_choice, parse_ranks
@@ -156,6 +157,13 @@ class AgentOptions:
         "${{group_rank}} and ${{role_name}}; empty: nothing (default: [${{round}}:${{rank}}] where there are several "
         "processes, or --tee)",
         metavar="TEMPLATE",
+    )
+    log_format: LogFormat = _flag(
+        "how lines are written, also those of CMD that the console shows: text, or json, an object for each, with run, "
+        "round, node and rank (default: text)",
+        type=parse_format,
+        default=LogFormat.TEXT,
+        metavar="text|json",
     )
     pass_secrets: bool = _flag(
         "let CMD see the passwords and tokens, too; it needs none if they are in files",

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from rdzv.shortages import outlast
 from rdzv_core.text import printable
 
+from ..log import LogFormat, place
 from .copier import Copier, Order
 from .guard import Streams
 from .log_files import LogFiles, file_of, variables_of
@@ -68,7 +69,7 @@ class Outputs:
         self.routes: Mapping[_Source, Route] = {source: chosen.of(*source) for source in sources}
         has_files = any(route.file for route in self.routes.values()) or options.log_dir not in (None, os.devnull)
         self.files = LogFiles(options.log_dir, run_id) if has_files else None
-        is_marked = options.prefix is not None or options.nproc_per_node > 1
+        is_marked = options.prefix is not None or options.nproc_per_node > 1 or options.log_format is LogFormat.JSON
         self.copied = [source for source in sources if _is_copied(self.routes[source], source.stream, is_marked)]
         self.template = USUAL if options.prefix is None else options.prefix
         self._stalled: list[Copier] = []
@@ -150,7 +151,7 @@ class RoundOutput:
 
     def _order(self, source: _Source, environment: Mapping[str, str]) -> Order:
         text = coloured(prefix(self._outputs.template, environment), source.local_rank, source.stream)
-        return Order(source.stream, text, self._file(source))
+        return Order(source.stream, text, _names(source, environment), self._file(source))
 
     def _file(self, source: _Source) -> Path | None:
         return file_of(self._folders[source.local_rank], source.stream) if self._outputs.routes[source].file else None
@@ -178,6 +179,16 @@ class RoundOutput:
                 return written.read()
         except OSError:
             return b""
+
+
+def _names(source: _Source, environment: Mapping[str, str]) -> Mapping[str, object] | None:
+    """What an object of JSON names for each line of a stream; None: lines are text."""
+    own = {
+        "rank": int(environment["RANK"]),
+        "local_rank": source.local_rank,
+        "stream": source.stream.file.split(".")[0],
+    }
+    return (named := place()) and {**named, **own}
 
 
 def _is_copied(route: Route, stream: Std, is_marked: bool) -> bool:
