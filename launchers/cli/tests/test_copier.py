@@ -62,6 +62,21 @@ def test_the_tail_is_the_end_of_all() -> None:
     os.close(write)
 
 
+def test_an_end_that_has_come_is_seen_with_what_stands_before_it(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    console = os.open(tmp_path / "console", os.O_WRONLY | os.O_CREAT)
+    stream = Stream(read, Sink(console, "it"), prefixed(b"-"), None)
+    os.write(write, b"first\nsec")
+    stream.empty()
+    assert (tmp_path / "console").read_bytes() == b"-first\n"
+    os.write(write, b"ond")
+    os.close(write)
+    with pytest.raises(EOFError):
+        stream.empty()
+    os.close(console)
+    assert (tmp_path / "console").read_bytes() == b"-first\n-second\n"
+
+
 def test_no_line_of_another_process_stands_within_one_of_these() -> None:
     """In a pipe to which both write, as the agent does to the standard error."""
     read, write = os.pipe()

@@ -56,6 +56,7 @@ class Copier:
             self._ends = [read for read, _ in pairs]
             self.pipes = [write for _, write in pairs]
             self._held = [*self.pipes]
+            self._said = b""
             self._agent, theirs = socket.socketpair()
             kept.callback(self._agent.close)
             with theirs:
@@ -84,7 +85,10 @@ class Copier:
         self._tell("copy", pipes)
 
     def tails(self, which: Sequence[int], patience: float) -> list[bytes]:
-        """The end of what was written to these pipes up to now; nothing of a console that stalls so many seconds."""
+        """The end of what was written to these pipes up to now; nothing if the console stalls for so many seconds.
+
+        To be asked once: a late answer is passed over.
+        """
         self._tell("tail", [self._ends[index] for index in which])
         deadline, said = time.monotonic() + patience, b""
         while not said.endswith(b"\n"):
@@ -109,14 +113,16 @@ class Copier:
             self._agent.shutdown(socket.SHUT_WR)
         while (rest := deadline - time.monotonic()) >= 0 and not is_over():
             if self._is_ready(min(rest, _POLL)):
-                self._end(self._hear())
-                return True
+                if not (said := self._hear()):
+                    self._end()
+                    return True
+                self._said += said
         return False
 
-    def _end(self, said: bytes) -> None:
+    def _end(self) -> None:
         """It is done, or was killed. For what the workers have left behind by intent, it goes on."""
         self._agent.close()
-        if not said or json.loads(said.splitlines()[-1]) == 0:
+        if self._said.splitlines()[-1:] in ([], [b"0"]):
             self._process.wait()
 
     def _is_ready(self, seconds: float) -> bool:

@@ -158,8 +158,9 @@ class Stream:
             EOFError: As `copy`.
         """
         left = _waiting(self._pipe)
-        while left > 0:
-            left -= self.copy()
+        # Once more than that, to see an end that comes next.
+        while left >= 0 and (copied := self.copy()):
+            left -= copied
 
 
 def prefixed(prefix: bytes) -> Callable[[bytes], bytes]:
@@ -226,9 +227,10 @@ class Copying:
     def _begin(self, pipes: list[tuple[int, int, str, Names, str | None]]) -> None:
         consoles: dict[int, Sink] = {}
         for pipe, number, prefix, names, path in pipes:
-            console = consoles.setdefault(number, Sink(number, _CONSOLES[number], names))
+            if number not in consoles:
+                consoles[number] = Sink(number, _CONSOLES[number], names)
             form = prefixed(prefix.encode("latin-1")) if names is None else named(names)
-            stream = Stream(pipe, console, form, _file(path, names))
+            stream = Stream(pipe, consoles[number], form, _file(path, names))
             self._streams[pipe] = self._tails[pipe] = stream
             self._ready.register(pipe, select.POLLIN)
 

@@ -29,7 +29,6 @@ _STALLED: Final = 2.0
 _TAIL: Final = 1.0
 """Seconds that the copier gets to tell how the output of a process ends."""
 
-
 _SHOWN: Final = 600
 """Characters of these lines, at most: all nodes get them."""
 
@@ -144,10 +143,14 @@ class RoundOutput:
 
     def _last_lines(self, local_rank: int) -> str:
         """Those on its standard error, if there are any; empty: not known."""
-        for stream in reversed(STREAMS):
-            if lines := last_lines(self._end_of(_Source(local_rank, stream))):
-                return printable(lines, _SHOWN)
-        return ""
+        sources = [_Source(local_rank, stream) for stream in reversed(STREAMS)]
+        copied = [source for source in sources if source in self._outputs.copied]
+        ends = {source: self._end_of_file(source) for source in sources if source not in copied}
+        if self._copier is not None and copied:
+            which = [self._outputs.copied.index(source) for source in copied]
+            ends |= zip(copied, self._copier.tails(which, _TAIL), strict=False)
+        found = (last_lines(ends.get(source, b"")) for source in sources)
+        return printable(next(filter(None, found), ""), _SHOWN)
 
     def _order(self, source: _Source, environment: Mapping[str, str]) -> Order:
         text = coloured(prefix(self._outputs.template, environment), source.local_rank, source.stream)
@@ -167,9 +170,7 @@ class RoundOutput:
             return file
         return None if self._outputs.routes[source].console else Path(os.devnull)
 
-    def _end_of(self, source: _Source) -> bytes:
-        if source in self._outputs.copied and self._copier is not None:
-            return b"".join(self._copier.tails([self._outputs.copied.index(source)], _TAIL))
+    def _end_of_file(self, source: _Source) -> bytes:
         file = self._file(source) if self._folders else None
         if file is None:
             return b""
