@@ -307,11 +307,16 @@ def test_a_process_whose_copier_is_killed_fails(tmp_path: Path) -> None:
         assert agent.wait(30) == 1
 
 
-def test_a_console_that_is_closed_leaves_the_file(tmp_path: Path) -> None:
-    line = command(tmp_path, "--tee=3", f"--log-dir={tmp_path}/logs", "--", "echo", "a")
-    done = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', *line], stderr=subprocess.PIPE, check=False, timeout=60)
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_disturbs_no_other(tmp_path: Path, closed: str) -> None:
+    line = command(tmp_path, "--tee=3", f"--log-dir={tmp_path}/logs", "--", "sh", "-c", "echo out; echo err >&2")
+    starts = ["sh", "-c", f'exec "$0" "$@" {closed}', *line]
+    done = subprocess.run(starts, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert [file.read_text() for file in tmp_path.glob("logs/*/*/*/stdout.log")] == ["a\n", "a\n"]
+    assert sorted(re.findall(rb"\[1:.*", done.stdout)) == [b"[1:0] out", b"[1:1] out"] * (" >" not in f" {closed}")
+    assert sorted(re.findall(rb"\[1:.*", done.stderr)) == [b"[1:0] err", b"[1:1] err"] * ("2>" not in closed)
+    found = {str(file.relative_to(file.parents[1])): file.read_text() for file in tmp_path.glob("logs/*/*/*/*")}
+    assert found == {f"{rank}/std{name}.log": f"{name}\n" for rank in range(2) for name in ("out", "err")}
 
 
 @pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
