@@ -195,6 +195,25 @@ def test_a_file_that_cannot_be_written_leaves_the_console(tmp_path: Path) -> Non
     assert b"--log-dir" in refused.stderr
 
 
+@pytest.mark.parametrize("at", ["stdout.log", "attempt_2"])
+def test_a_file_that_cannot_be_made_is_named(tmp_path: Path, at: str) -> None:
+    """In the second round, where the first has worked."""
+    source = f"""
+import os, pathlib
+ours = pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parents[2]
+if {at!r} == "attempt_2":
+    (ours / {at!r}).touch()
+else:
+    (ours / "attempt_2" / "0" / {at!r}).mkdir(parents=True)
+os._exit(1)
+"""
+    chosen = ["-r1", f"--log-dir={tmp_path}/logs", "--max-restarts=1"]
+    done = ends(tmp_path, *chosen, "--", *program(tmp_path, source), processes=1)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert re.search(rb" cannot be started: .*: /\S*" + at.encode(), last), done.stderr
+
+
 def test_a_reader_that_goes_is_known_to_the_process(tmp_path: Path) -> None:
     with running(command(tmp_path, "--prefix=", "--", "yes", processes=1)) as agent:
         assert agent.stdout is not None

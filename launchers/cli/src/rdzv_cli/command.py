@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from rdzv_core.errors import RendezvousError
-from rdzv_core.text import printable
 
 from . import backends, close, closed_streams, doctor, drain, log, output, pardon, run, status
 from .agent import ExitStatus
@@ -41,8 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.say(str(error))
         return ExitStatus.of(error).value
     except OSError as error:
-        where = f": {printable(str(error.filename))}" if error.filename else ""
-        log.say(f"rdzv cannot go on: {explained(error)}{where}")
+        log.say(f"rdzv cannot go on: {explained(error)}")
         return ExitStatus.ERROR.value
     except KeyboardInterrupt:
         return 130

@@ -205,7 +205,11 @@ class Started:
 def _opened(stream: int | str | None, opened: contextlib.ExitStack) -> int | IO[bytes] | None:
     if not isinstance(stream, str):
         return stream
-    return opened.enter_context(open(stream.encode("latin-1"), "ab", buffering=0))
+    try:
+        return opened.enter_context(open(stream.encode("latin-1"), "ab", buffering=0))
+    except OSError as error:
+        # It is no fault of the program.
+        raise OSError(error.errno, f"{error.strerror}: {stream}") from error
 
 
 def _send(process: Process, number: int) -> bool:
