@@ -37,10 +37,10 @@ def measure(processes: int, megabytes: int, *arguments: str) -> tuple[float, flo
         command += [f"--nproc-per-node={processes}", "--", sys.executable, "-c", _PROGRAM, str(count), name]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as agent:
             assert agent.stdout is not None
-            lines = 0
+            lines, ended = 0, 0.0
             while block := os.read(agent.stdout.fileno(), 1 << 20):
                 lines += block.count(b"\n")
-            ended = time.monotonic()
+                ended = time.monotonic()
         began = min(float((Path(name) / str(rank)).read_text()) for rank in range(processes))
     written = processes * count
     return written * len(_LINE) / 1e6 / (ended - began), 1 - lines / written
