@@ -11,7 +11,7 @@ from torch.distributed.run import get_args_parser
 
 RUN: Final = [sys.executable, "-m", "rdzv_cli", "run"]
 NOT_THERE: Final = {
-    *("--log-dir", "--redirects", "--tee", "--local-ranks-filter", "--duplicate-stdout-filters"),
+    "--duplicate-stdout-filters",
     *("--duplicate-stderr-filters", "--logs-specs", "--numa-binding", "--virtual-local-rank"),
 }
 """What `rdzv run` has nothing for."""

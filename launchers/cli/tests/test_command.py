@@ -288,7 +288,10 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         # What is only looked at is started by no line of torchrun's.
         (["status", "--rdzv-id", "x"], "rdzv status: error: there is no option --rdzv-id; did you mean --run-id?"),
         (["run", "--runid=x"], "rdzv run: error: there is no option --runid; did you mean --run-id?"),
-        (["run", "--log-dir", "x"], "rdzv run: error: there is no option --log-dir."),
+        (["run", "--logs-specs", "x"], "rdzv run: error: there is no option --logs-specs."),
+        (["run", *RUN, "--log-format", "xml", "--", "true"], "'xml' is neither text nor json"),
+        (["run", *RUN, "--tee", "4", "--", "true"], "'4' names no streams; write 0 (none), 1 (standard output), "),
+        (["run", *RUN, "--local-ranks-filter", "0;1", "--", "true"], "'0;1' are no local ranks; write them as in 0,1"),
         (["run", "--join-timeout", "5"], "no option --join-timeout; did you mean --option join_timeout=VALUE?"),
         (["run", "--labels=a=1"], "no option --labels; did you mean --option labels=VALUE?"),
         (["run", "--last_call_timeout=5"], "there is no option --last_call_timeout; did you mean --option last_call_"),

@@ -1,6 +1,7 @@
 """What `rdzv run` takes from a platform: its run, its nodes, its service; and what it refuses."""
 
 import math
+import os
 import signal
 import time
 import tomllib
@@ -15,7 +16,9 @@ from rdzv_core.errors import RendezvousParameterError
 
 from rdzv_cli import main
 from rdzv_cli.agent import AgentOptions, AgentResult, ExitStatus
+from rdzv_cli.agent.routes import Choice, Std
 from rdzv_cli.launch import Launch, port_of
+from rdzv_cli.log import LogFormat
 from rdzv_cli.platforms import PLATFORMS, detect
 from rdzv_cli.taking import Taking
 
@@ -498,6 +501,12 @@ VARIABLES: Final = {
     "pass_exit_code": ("YES", True),
     "ok_exit_code": ("5,8", (5, 8)),
     "pass_secrets": ("true", True),
+    "log_dir": (os.devnull, os.devnull),
+    "redirects": ("3", Choice(Std.OUT | Std.ERR)),
+    "tee": ("0:1,1:2", Choice(by_rank={0: Std.OUT, 1: Std.ERR})),
+    "local_ranks_filter": ("0,2", (0, 2)),
+    "prefix": ("${rank}", "${rank}"),
+    "log_format": ("json", LogFormat.JSON),
 }
 
 

@@ -23,7 +23,7 @@ from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_cli import main
 from rdzv_cli.agent import Agent, AgentOptions, AgentResult, ExitStatus, Restarts
-from rdzv_cli.agent.guard import Guard
+from rdzv_cli.agent.guard import Guard, Streams
 
 
 @pytest.fixture(autouse=True)
@@ -75,11 +75,11 @@ def refuse_processes(monkeypatch: pytest.MonkeyPatch, number: int, times: float)
     """The same for processes that the guard is to start."""
     start, refused = Guard.start, list[str]()
 
-    def limited(guard: Guard, command: list[str], environment: dict[str, str]) -> int:
+    def limited(guard: Guard, command: list[str], environment: dict[str, str], streams: Streams) -> int:
         if len(refused) < times:
             refused.append(command[0])
             raise error_of(number)
-        return start(guard, command, environment)
+        return start(guard, command, environment, streams)
 
     monkeypatch.setattr(Guard, "start", limited)
     return refused

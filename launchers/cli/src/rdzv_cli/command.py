@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from rdzv_core.errors import RendezvousError
-from rdzv_core.text import printable
 
-from . import backends, close, doctor, drain, log, output, pardon, run, status
+from . import backends, close, closed_streams, doctor, drain, log, output, pardon, run, status
 from .agent import ExitStatus
 from .agent.shortages import explained
 from .exits import EXIT_CODES
@@ -16,6 +15,7 @@ from .parser import CommandParser, RootParser
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    closed_streams.fill()
     parser = RootParser(
         prog="rdzv",
         description="Rendezvous for distributed jobs on any coordination service.",
@@ -40,8 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.say(str(error))
         return ExitStatus.of(error).value
     except OSError as error:
-        where = f": {printable(str(error.filename))}" if error.filename else ""
-        log.say(f"rdzv cannot go on: {explained(error)}{where}")
+        log.say(f"rdzv cannot go on: {explained(error)}")
         return ExitStatus.ERROR.value
     except KeyboardInterrupt:
         return 130

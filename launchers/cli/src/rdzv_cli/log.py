@@ -1,16 +1,20 @@
-"""What the command says on the standard error: every line begins with who says it, and `rdzv run`'s with when.
+"""What the command says on the standard error: every line begins with who says it, and `rdzv run`'s with when; or is an
+object of JSON.
 
 A reader that stalls holds up no node: a thread of its own writes.
 """
 
+import argparse
 import contextlib
 import io
+import json
 import logging
 import os
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 from typing import Final
 
@@ -26,6 +30,24 @@ _FLUSH: Final = 2.0
 _node = ""
 """The id of the node that speaks; empty while there is none."""
 
+_place: dict[str, object] | None = None
+"""Run, round and rank, for every line, which is an object of JSON; None: lines are text."""
+
+
+class LogFormat(Enum):
+    """How lines are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def parse_format(text: str) -> LogFormat:
+    """What ``--log-format`` names, for argparse, which does not compare a variable with choices."""
+    try:
+        return LogFormat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is neither text nor json") from None
+
 
 def _nothing() -> None:
     """Say no more than the line itself."""
@@ -38,7 +60,7 @@ _before: Callable[[], None] = _nothing
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         _before()
-        write(f"{_lines(self.format(record), record.created)}\n")
+        write(f"{_lines(self.format(record), record.created, record.levelname)}\n")
 
 
 class _Formatter(logging.Formatter):
@@ -60,7 +82,9 @@ def begin(verbosity: int) -> None:
 
 def end() -> None:
     """Speak for no handler any more, and see to it that what was said is written, if anyone reads it."""
+    global _place
     speak_as("")
+    _place = None
     logging.captureWarnings(False)
     flush()
 
@@ -74,6 +98,23 @@ def speak_as(node: str) -> None:
     """From now on every line has the time and this node's id; empty: neither."""
     global _node
     _node = node
+
+
+def speak_json(run: str) -> None:
+    """From now on every line is an object of JSON, which names this run."""
+    global _place
+    _place = {"run": run, "round": None, "rank": None}
+
+
+def speak_in(number: int, rank: int) -> None:
+    """From now on every object names this round, and the rank that the node's first process has there."""
+    if _place is not None:
+        _place.update(round=number, rank=rank)
+
+
+def place() -> dict[str, object] | None:
+    """Run, round, rank and node, as objects name them; None: lines are text."""
+    return None if _place is None else {**_place, "node": _node or None}
 
 
 def before_each_line(say_before: Callable[[], None] = _nothing) -> None:
@@ -107,7 +148,9 @@ def _one_line(text: str) -> str:
     return printable(text.rstrip(), _LONGEST)
 
 
-def _lines(text: str, when: float) -> str:
+def _lines(text: str, when: float, level: str = "INFO") -> str:
+    if (named := place()) is not None:
+        return json.dumps({"time": moment(when), **named, "level": level, "message": text})
     prefix = f"{moment(when)} rdzv[{_node}]: " if _node else "rdzv: "
     # A traceback has many lines, and a collector of logs takes each for itself.
     return "\n".join(f"{prefix}{printable(line, _LONGEST)}" for line in text.splitlines() or [""])

@@ -26,9 +26,10 @@ from rdzv_core.plugins import load_backend_plugin
 from rdzv_core.text import printable
 
 from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restarts, Signals
+from .agent.log_files import check_base
 from .common import add_node_options, parameters
 from .exits import EXIT_CODES
-from .log import before_each_line, say, speak_as, write
+from .log import LogFormat, before_each_line, place, say, speak_as, speak_json, write
 from .news import News
 from .taking import Taking
 from .told import for_agents, is_own_run
@@ -92,8 +93,11 @@ def run(arguments: argparse.Namespace) -> int:
     environ = for_agents()
     taking = Taking.of(arguments, environ)
     options = AgentOptions.of(taking.arguments)
-    _warn_of_restarts(options)
+    check_base(options.log_dir)
     params = _parameters(taking, options, environ)
+    if options.log_format is LogFormat.JSON:
+        speak_json(params.run_id)
+    _warn_of_restarts(options)
     command = [arguments.program, *arguments.arguments]
     # No other node needs to be disturbed by one that cannot start it.
     if shutil.which(arguments.program) is None:
@@ -255,7 +259,7 @@ class _Progress:
     def __init__(self, handler: DynamicRendezvousHandler) -> None:
         self._handler = handler
         self._wanted = str(handler.settings.limits)
-        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._terminal = sys.stderr is not None and sys.stderr.isatty() and place() is None
         self._waited = 0.0
         self._due = _FIRST
         self._shown = False

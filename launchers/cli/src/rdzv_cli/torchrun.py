@@ -8,6 +8,7 @@ IN_PLACE_OF: Final = {
     "--rdzv-id": "it is --run-id here",
     "--rdzv-conf": "each NAME=VALUE is an --option of its own here",
     "--shutdown-timeout": "it is --grace here",
+    "--log-line-prefix-template": "it is --prefix here",
     "--module": "give -- python -m MODULE",
     "--run-path": "give -- python FILE",
     "--no-python": "leave it out: CMD is any program",

@@ -18,6 +18,7 @@ from rdzv.shortages import outlast
 from rdzv_core.handler import RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 
+from ..log import speak_in
 from ..told import as_told
 from .calls import unless_urgent, until_signalled
 from .channels import Channels
@@ -26,6 +27,7 @@ from .ending import AgentResult, ExitStatus
 from .failures import FailureDetection, WorkerFailure
 from .guard import Guard, own_children
 from .options import AgentOptions
+from .outputs import Outputs, RoundOutput
 from .processes import agree_on_processes
 from .progress import HangDetection
 from .restarts import Restarts
@@ -71,6 +73,7 @@ class Agent:
     drain_at: float = math.inf
     _signals: Signals = field(init=False)
     _speaker: Speaker = field(init=False)
+    _outputs: Outputs = field(init=False)
     _has_failed: bool = field(default=False, init=False)
     _outcome: Outcome | None = field(default=None, init=False)
     _step: int = field(default=0, init=False)
@@ -79,6 +82,7 @@ class Agent:
         """Have taken no signal yet."""
         self._signals = Signals(self.options.drain is not None, self.options.signals_to_handle, drain_at=self.drain_at)
         self._speaker = Speaker(self.handler, self._signals, self.options.drain, self.say)
+        self._outputs = Outputs(self.options, self.params.run_id, self.environment, self.say)
 
     def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
@@ -92,17 +96,15 @@ class Agent:
                 self.handler.leave(f"its agent failed: {type(error).__name__}: {error}")
                 raise
             self._shut_down(ending)
+            self._outputs.finish(lambda: bool(self._signals.number))
             return ending
 
     def _one_round(self) -> AgentResult | None:
         if self._has_failed and (ending := self._check()):
             return ending
         self._has_failed = False
-        # A guard for each round: one that was killed is missed by no other. It begins while the node waits.
-        # A scheduler that has this node drain signals every process of its job.
-        ignored = () if self.options.drain is None else (signal.SIGUSR1,)
-        guard = partial(Guard, self.environment, keep_detached=self.options.keep_detached, ignored=ignored)
-        with contextlib.closing(outlast(guard, passing=REPLACED)) as keeper:
+        # What is written is read to its end, and that comes with the guard's.
+        with self._outputs.of_round(self._is_urgent) as output, contextlib.closing(_guard(self, output)) as keeper:
             joined, self._outcome = partial(self.handler.next_rendezvous, self._outcome), None
             info = until_signalled(self._speaker, joined, self.waiting)
             if info is None:
@@ -112,7 +114,7 @@ class Agent:
             if not agree_on_processes(self._speaker, info, self.options.nproc_per_node, partial(self._has_ended, info)):
                 return None
             with contextlib.closing(Channels(self.options.nproc_per_node, keeper)) as channels:
-                return self._run_command(info, channels, keeper)
+                return self._run_command(info, channels, keeper, output)
 
     def _check(self) -> AgentResult | None:
         """How this node ends instead of taking part again; None: it is fit to. Until then it stays in its world, and
@@ -136,14 +138,17 @@ class Agent:
         finally:
             self._signals.in_world = False
 
-    def _run_command(self, info: RendezvousInfo, channels: Channels, keeper: Guard) -> AgentResult | None:
+    def _run_command(
+        self, info: RendezvousInfo, channels: Channels, keeper: Guard, output: RoundOutput
+    ) -> AgentResult | None:
         environments = _environments(self, info, channels)
         notices = DrainNotices(channels, self.options.on_drain)
+        speak_in(info.round, info.rank * self.options.nproc_per_node)
         self.say(_place_in(info, self.options.nproc_per_node))
         # From here on a signal asks a member: the command may be what sends it.
         self._signals.in_world = True
         try:
-            start = partial(Workers, self.command, environments, keeper)
+            start = partial(Workers, self.command, environments, keeper, output.start(info.round, environments))
             workers = outlast(start, partial(self._has_ended, info), passing=REPLACED)
         except OSError as error:
             self._signals.in_world = False
@@ -254,9 +259,7 @@ class Agent:
 
     def _failed_for_good(self, failure: WorkerFailure) -> AgentResult:
         program = failure.code if self.options.pass_exit_code else 0
-        count = self.restarts.count
-        reason = f"{failure.what}, after {count} restart{'s' * (count != 1)}"
-        return AgentResult(ExitStatus.FAILED, reason, program=program)
+        return AgentResult(ExitStatus.FAILED, failure.after(self.restarts.count), program=program)
 
     def _gives_up(self) -> AgentResult | None:
         """Close the run if it makes no progress."""
@@ -301,6 +304,17 @@ def _drained_early(handler: rdzv.DynamicRendezvousHandler) -> AgentResult | None
 
 def _drained(handler: rdzv.DynamicRendezvousHandler) -> AgentResult:
     return AgentResult(ExitStatus.DRAINED, handler.view.drain_reason)
+
+
+def _guard(agent: Agent, output: RoundOutput) -> Guard:
+    """Start a guard for one round: one that was killed is missed by no other. It begins while the node waits."""
+    options = agent.options
+    # A scheduler that has this node drain signals every process of its job.
+    ignored = () if options.drain is None else (signal.SIGUSR1,)
+    guard = partial(Guard, agent.environment, keep_detached=options.keep_detached, ignored=ignored, pipes=output.pipes)
+    started = outlast(guard, passing=REPLACED)
+    output.hand_over()
+    return started
 
 
 def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> list[Mapping[str, str]]:

@@ -19,18 +19,14 @@ from rdzv_core.text import printable
 
 from . import probes
 from .guard import Guard, own_children
+from .tails import BYTES, last_lines
 from .workers import Workers
 
 _POLL: Final = 0.02
 """Seconds between two looks at a check that runs."""
 
-_TAIL: Final = 2000
-"""Bytes at the end of what a check has written, of which the last lines are shown."""
-
 _MOST: Final = 64 << 20
 """Bytes that a check may write: one that goes mad must not fill the disk before its time is over."""
-
-_LINES: Final = 3
 
 _LAST_PORT: Final = 65535
 
@@ -143,7 +139,7 @@ class Checks:
                 finally:
                     stuck = workers.kill()
                 how = f"{how or 'has ended'}; it {stuck}" if stuck else how
-                return how and f"{how}{_last_lines(output)}"
+                return how and f"{how}{_tail(output)}"
         except OSError as error:
             return f"cannot be made: {error}"
 
@@ -161,8 +157,7 @@ class Checks:
         return f"failed with {worker.ending}"
 
 
-def _last_lines(output: IO[bytes]) -> str:
-    size = output.seek(0, os.SEEK_END)
-    output.seek(max(0, size - _TAIL))
-    lines = [line.strip() for line in output.read().decode(errors="replace").splitlines() if line.strip()]
-    return "".join(f"{': ' if index == 0 else ' / '}{line}" for index, line in enumerate(lines[-_LINES:]))
+def _tail(output: IO[bytes]) -> str:
+    output.seek(max(0, output.seek(0, os.SEEK_END) - BYTES))
+    lines = last_lines(output.read())
+    return f": {lines}" if lines else ""

@@ -18,11 +18,20 @@ _STACKS: Final = 0.3
 
 
 class WorkerFailure(NamedTuple):
-    """How a worker has failed: in words, by its exit code as a shell has it (1: it hangs), and which of both."""
+    """How a worker has failed: in words, by its exit code as a shell has it (1: it hangs), and which of both.
+
+    Its last lines are empty where they are not known, as those that went to the console uncopied.
+    """
 
     what: str
     code: int = 1
     ending: Ending = Ending.FAILED
+    last_lines: str = ""
+
+    def after(self, restarts: int) -> str:
+        """That this was the last time, after so many restarts."""
+        lines = f"; its last lines: {self.last_lines}" if self.last_lines else ""
+        return f"{self.what}, after {restarts} restart{'s' * (restarts != 1)}{lines}"
 
 
 @dataclass(frozen=True)
@@ -46,11 +55,12 @@ class FailureDetection:
     signals: Signals
 
     def look(self, workers: Sequence[Worker], reports: Sequence[Report]) -> WorkerFailure | None:
-        """The worker that has failed, and how; None: none has. All write their stacks if one hangs."""
-        for local_rank, worker in enumerate(workers):
+        """The worker that has failed first, and how; None: none has. All write their stacks if one hangs."""
+        for local_rank, worker in sorted(enumerate(workers), key=lambda one: one[1].place):
             if worker.code and not self.signals.may_explain(-worker.code, worker.ended):
                 what = f"{self._name(worker, local_rank)} ended with {worker.ending}"
-                return WorkerFailure(what, worker.code if worker.code > 0 else 128 - worker.code)
+                code = worker.code if worker.code > 0 else 128 - worker.code
+                return WorkerFailure(what, code, last_lines=worker.last_lines())
         hanging = self.hangs.look(reports, [worker.code is None for worker in workers], time.monotonic())
         if hanging is None:
             return None

@@ -19,6 +19,14 @@ from . import guard_program
 
 logger = logging.getLogger(__name__)
 
+Stream = int | Path | None
+"""One of the guard's `pipes`, a file to which is appended, or the stream that the guard has."""
+
+Streams = tuple[Stream, Stream]
+"""The standard output and the standard error of a process."""
+
+OWN: Final[Streams] = (None, None)
+
 _ANSWER: Final = 60.0
 """Seconds in which the guard starts a program: that may come from a disk that hangs."""
 
@@ -53,6 +61,7 @@ class Guard:
         *,
         keep_detached: bool = False,
         ignored: Collection[int] = (),
+        pipes: Collection[int] = (),
     ) -> None:
         """Start it.
 
@@ -61,6 +70,7 @@ class Guard:
             output: Takes what the workers write, and they get no input; None: they have the streams of this process.
             keep_detached: Whether to leave alone what has left the process groups of the workers.
             ignored: The signals that the workers start with ignored.
+            pipes: The descriptors that workers may have as streams.
 
         Raises:
             OSError: It cannot be started.
@@ -87,20 +97,26 @@ class Guard:
                     stdout=output,
                     stderr=output,
                     start_new_session=True,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), *pipes),
                 )
             except OSError:
                 self._channel.close()
                 raise
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+    def start(self, command: Sequence[str], environment: Mapping[str, str], streams: Streams = OWN) -> int:
         """Start a process in a session of its own; returns its number.
+
+        Args:
+            command: The program and its arguments.
+            environment: Its variables.
+            streams: Where its output goes.
 
         Raises:
             OSError: It cannot be started.
         """
-        variables = {_latin(name): _latin(value) for name, value in environment.items()}
-        kind, *answer = self._ask(_ANSWER, "start", [_latin(part) for part in command], variables)
+        variables = {latin(name): latin(value) for name, value in environment.items()}
+        given = [latin(str(stream)) if isinstance(stream, Path) else stream for stream in streams]
+        kind, *answer = self._ask(_ANSWER, "start", [latin(part) for part in command], variables, *given)
         if kind == "failed":
             raise OSError(*answer)
         return int(answer[0])
@@ -111,6 +127,10 @@ class Guard:
             while not self.is_lost and self._receive(0):
                 pass
         return self._codes.get(pid)
+
+    def place_of(self, pid: int) -> int:
+        """How many processes had ended before this one, which has."""
+        return [*self._codes].index(pid)
 
     def send(self, number: int) -> list[tuple[int, str, bool]]:
         """Send a signal to all that is left of what it has started; 0: to see what that is.
@@ -126,11 +146,11 @@ class Guard:
 
     def watch(self, folder: Path) -> None:
         """Remove this folder when we are gone."""
-        self._tell("watch", _latin(str(folder)))
+        self._tell("watch", latin(str(folder)))
 
     def forget(self, what: int | Path) -> None:
         """The group of this process is sent nothing any more; this folder is removed."""
-        self._tell("forget", what if isinstance(what, int) else _latin(str(what)))
+        self._tell("forget", what if isinstance(what, int) else latin(str(what)))
 
     def _tell(self, *what: object) -> None:
         # A guard that was killed has nothing left to forget.
@@ -194,6 +214,6 @@ class Guard:
                 self._process.wait(guard_program.KILLED)
 
 
-def _latin(text: str) -> str:
+def latin(text: str) -> str:
     """A text that stands for the bytes that the system gets, whatever the encoding of either process is."""
     return os.fsencode(text).decode("latin-1")

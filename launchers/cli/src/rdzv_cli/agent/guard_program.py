@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 KILLED: Final = 5.0
 """Seconds in which a process that was killed ends; one that waits for a dead disk or device does not."""
@@ -101,13 +101,26 @@ class Started:
         self._groups: set[int] = set()
         self._folders: set[str] = set()
 
-    def start(self, command: list[str], environment: dict[str, str]) -> list[Any]:
-        """Start a process in a session of its own. Texts stand for bytes, as Latin-1 has them."""
+    def start(self, command: list[str], environment: dict[str, str], *streams: int | str | None) -> list[Any]:
+        """Start a process in a session of its own. Texts stand for bytes, as Latin-1 has them.
+
+        Args:
+            command: The program and its arguments.
+            environment: Its variables.
+            streams: Its standard output and standard error: a descriptor, the path of a file to which they are
+                appended, or None for those of this process.
+        """
         variables = {name.encode("latin-1"): value.encode("latin-1") for name, value in environment.items()}
         try:
-            process = subprocess.Popen(
-                [part.encode("latin-1") for part in command], env=variables, start_new_session=True
-            )
+            with contextlib.ExitStack() as opened:
+                out, err = (_opened(stream, opened) for stream in streams)
+                process = subprocess.Popen(
+                    [part.encode("latin-1") for part in command],
+                    env=variables,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                )
         except OSError as error:
             return ["failed", error.errno, error.strerror]
         except ValueError as error:
@@ -187,6 +200,16 @@ class Started:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
                 time.sleep(_POLL)
+
+
+def _opened(stream: int | str | None, opened: contextlib.ExitStack) -> int | IO[bytes] | None:
+    if not isinstance(stream, str):
+        return stream
+    try:
+        return opened.enter_context(open(stream.encode("latin-1"), "ab", buffering=0))
+    except OSError as error:
+        # It is no fault of the program.
+        raise OSError(error.errno, f"{error.strerror}: {stream}") from error
 
 
 def _send(process: Process, number: int) -> bool:

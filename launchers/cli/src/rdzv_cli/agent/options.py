@@ -8,8 +8,10 @@ from typing import Any, Self
 from rdzv_core.errors import RendezvousParameterError
 
 from ..common import as_flag, count, drain_seconds, exit_codes, rounds, seconds, signal_number, some_seconds
+from ..log import LogFormat, parse_format
 from .checks import Check, parse_check
 from .devices import processes
+from .routes import NOTHING, Choice, parse_choice, parse_ranks
 from .signals import ASKING, DRAIN_SIGNALS, signals_to_handle
 from .variables import value_of
 
@@ -124,6 +126,45 @@ class AgentOptions:
         default=(),
         metavar="N,...",
     )
+    log_dir: str | None = _flag(
+        "where the files of --redirects and --tee are, as torchrun's: RUN_xxxx/attempt_ROUND/LOCAL_RANK/stdout.log and "
+        "stderr.log (default: a new folder for temporary files)",
+        metavar="FOLDER",
+    )
+    redirects: Choice = _flag(
+        "what goes to files in the place of the console, 1: standard output, 2: standard error, 3: both, or for each "
+        "local rank, as in 0:3,1:2 (default: nothing)",
+        short="-r",
+        type=parse_choice,
+        default=NOTHING,
+        metavar="STREAMS",
+    )
+    tee: Choice = _flag(
+        "what goes to files and to the console, written as for --redirects (default: nothing)",
+        short="-t",
+        type=parse_choice,
+        default=NOTHING,
+        metavar="STREAMS",
+    )
+    local_ranks_filter: Collection[int] = _flag(
+        "the local ranks that the console shows, as in 0,1; files have all (default: all)",
+        type=parse_ranks,
+        default=(),
+        metavar="RANK,...",
+    )
+    prefix: str | None = _flag(
+        "what stands before each line of a process on the console, with ${{round}}, ${{rank}}, ${{local_rank}}, "
+        "${{group_rank}} and ${{role_name}}; empty: nothing (default: [${{round}}:${{rank}}] where there are several "
+        "processes, or --tee)",
+        metavar="TEMPLATE",
+    )
+    log_format: LogFormat = _flag(
+        "how lines are written, also those of CMD that the console shows: text, or json, an object for each, with run, "
+        "round, node and rank (default: text)",
+        type=parse_format,
+        default=LogFormat.TEXT,
+        metavar="text|json",
+    )
     pass_secrets: bool = _flag(
         "let CMD see the passwords and tokens, too; it needs none if they are in files",
         action="store_true",
@@ -144,7 +185,8 @@ class AgentOptions:
         """Add a flag for each; what none gives is None, so that a variable or a platform may tell it."""
         for each in fields(cls):
             flag = {**each.metadata, "help": each.metadata["help"].format(default=each.default)}
-            parser.add_argument(as_flag(each.name), default=None, **flag)
+            names = [name for name in (flag.pop("short", None), as_flag(each.name)) if name]
+            parser.add_argument(*names, default=None, **flag)
 
     @classmethod
     def take_variables(cls, arguments: argparse.Namespace, environ: Mapping[str, str]) -> None:

@@ -4,13 +4,16 @@ import errno
 import resource
 from typing import Final
 
+from rdzv_core.text import printable
+
 REPLACED: Final = (errno.ENOENT, errno.ETXTBSY, errno.ESTALE)
 """Of a program that is just being replaced."""
 
 
 def explained(error: OSError) -> str:
-    """An error of the system in words, with the limit that it met."""
-    what = error.strerror or str(error)
+    """An error of the system in words, with the limit that it met, and the file that it is about."""
+    where = f": {printable(str(error.filename))}" if error.filename else ""
+    what = f"{error.strerror or error}{where}"
     limits = {
         errno.EAGAIN: f"ulimit -u is {_limit(resource.RLIMIT_NPROC)}, and a container has pids.max",
         errno.EMFILE: f"ulimit -n is {_limit(resource.RLIMIT_NOFILE)}",

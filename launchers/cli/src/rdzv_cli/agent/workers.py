@@ -1,20 +1,21 @@
 """The processes of one node in one round, each in a process group of its own."""
 
 import contextlib
+import itertools
 import math
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rdzv_core.text import printable
 
 from ..common import signal_name
-from .guard import Guard
+from .guard import OWN, Guard, Streams
 from .guard_program import KILLED, processes
 from .tools import output_of
 
@@ -29,6 +30,18 @@ _PS: Final = ("/bin/ps", "-A", "-o", "stat=,pgid=")
 """Lists the processes where there is no `_PROC`."""
 
 
+class Output(NamedTuple):
+    """Where the output of a worker goes, what its program gets to know of that, and its last lines."""
+
+    streams: Streams = OWN
+    variables: Mapping[str, str] = {}
+    last_lines: Callable[[], str] = lambda: ""
+
+
+INHERITED: Final = Output()
+"""It goes to the streams of the guard."""
+
+
 class Worker:
     """One process and its group.
 
@@ -39,7 +52,9 @@ class Worker:
         pid: The number of the process, and of its group.
         code: How the process ended: its exit code, or the signal below zero; None while it runs.
         ended: When that was seen, on the monotonic clock.
+        place: How many others of its round had ended before.
         is_over: Whether nothing of the group is left. It is sent no signal any more, neither by us nor by the guard.
+        last_lines: Tells what it has written last, if that is known.
     """
 
     def __init__(
@@ -47,6 +62,7 @@ class Worker:
         command: Sequence[str],
         environment: Mapping[str, str],
         keeper: Guard,
+        output: Output = INHERITED,
     ) -> None:
         """Start it.
 
@@ -54,14 +70,17 @@ class Worker:
             command: The program and its arguments.
             environment: Its variables.
             keeper: The guard that starts it, and kills the group when this agent is gone.
+            output: Where its output goes.
 
         Raises:
             OSError: It cannot be started.
         """
         self._guard = keeper
-        self.pid = keeper.start(command, environment)
+        self.last_lines = output.last_lines
+        self.pid = keeper.start(command, {**environment, **output.variables}, output.streams)
         self.code: int | None = None
         self.ended = math.inf
+        self.place = 0
         self.is_over = False
 
     @property
@@ -75,11 +94,13 @@ class Worker:
         if self.code is not None:
             return False
         self.code = self._guard.code_of(self.pid)
-        if self.code is None and self._guard.is_lost:
+        if self.code is not None:
+            self.place = self._guard.place_of(self.pid)
+        elif self._guard.is_lost:
             # No guard keeps its number any more.
             self.send(signal.SIGKILL)
             self.code, self.is_over = -signal.SIGKILL, True
-        if self.code is None:
+        else:
             return False
         self.ended = time.monotonic()
         return True
@@ -133,8 +154,20 @@ class Worker:
 class Workers:
     """The command, once for each local rank."""
 
-    def __init__(self, command: Sequence[str], environments: Sequence[Mapping[str, str]], keeper: Guard) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        keeper: Guard,
+        outputs: Iterable[Output] = itertools.repeat(INHERITED),
+    ) -> None:
         """Start them all.
+
+        Args:
+            command: The program and its arguments.
+            environments: The variables of each.
+            keeper: The guard.
+            outputs: Where the output of each goes.
 
         Raises:
             OSError: The command cannot be started; none is left running.
@@ -142,8 +175,8 @@ class Workers:
         self._guard = keeper
         self._workers: list[Worker] = []
         try:
-            for environment in environments:
-                self._workers.append(Worker(command, environment, keeper))
+            for environment, own in zip(environments, outputs, strict=False):
+                self._workers.append(Worker(command, environment, keeper, own))
         except OSError:
             self.kill()
             raise
