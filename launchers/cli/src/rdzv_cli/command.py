@@ -8,14 +8,14 @@ from rdzv_core.errors import RendezvousError
 from rdzv_core.text import printable
 
 from . import backends, close, doctor, drain, log, output, pardon, run, status
-from .agent import ExitStatus
+from .agent import ExitStatus, ignore_from_now_on
 from .agent.shortages import explained
 from .exits import EXIT_CODES
 from .parser import CommandParser, RootParser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command; returns its exit code. If it is that of this process, SIGTERM does not change that any more."""
     parser = RootParser(
         prog="rdzv",
         description="Rendezvous for distributed jobs on any coordination service.",
@@ -46,4 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
+        if arguments is None:
+            ignore_from_now_on()
         log.end()
