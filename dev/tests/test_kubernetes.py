@@ -5,6 +5,7 @@ import itertools
 import re
 import subprocess
 import tomllib
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ NEWEST = "1.37"
 JOB = resource("Job", "train")["spec"]
 (REPLICATED,) = resource("JobSet", "train-set")["spec"]["replicatedJobs"]
 JOBS = {"Job": JOB, "JobSet": REPLICATED["template"]["spec"]}
+PATIENCE = 4 * BUSY
 SOON = "last_call_timeout=1,keep_alive_interval=0.5,keep_alive_max_attempt=4"
 UID = "0f3c1f0e-6a0e-4d5e-9d0c-1c2f4e5a6b7c"
 
@@ -231,10 +233,52 @@ def test_the_pods_of_the_job_set_meet_at_its_first_one(tmp_path: Path) -> None:
     assert first.value == "train-set-nodes-0-0.train-set"
 
 
-def pod_of_set(folder: Path, index: int, restarts: int) -> Pod:
+def pod_of_set(folder: Path, index: int, restarts: int, uid: str = UID) -> Pod:
     """A pod of the JobSet, as its controller would make it."""
-    of_set = {"jobset-name": "train-set", "jobset-uid": UID, "replicatedjob-name": REPLICATED["name"]}
+    of_set = {"jobset-name": "train-set", "jobset-uid": uid, "replicatedjob-name": REPLICATED["name"]}
     labels = {f"jobset.sigs.k8s.io/{name}": value for name, value in of_set.items()}
     labels["jobset.sigs.k8s.io/restart-attempt"] = str(restarts)
     metadata = {"name": f"train-set-nodes-0-{index}-x", "hostname": f"train-set-nodes-0-{index}", "labels": labels}
     return Pod(JOBS["JobSet"]["template"], metadata, index, folder, {}, SOON)
+
+
+NAMES = """
+import os, socket
+found = socket.getaddrinfo
+def getaddrinfo(host, *more, **others):
+    if host == "train-set-nodes-0-0.train-set":
+        if not os.path.exists("is_there"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        host = "127.0.0.1"
+    return found(host, *more, **others)
+socket.getaddrinfo = getaddrinfo
+"""
+"""Has Python know the first pod by its name, once it is there."""
+
+
+@pytest.mark.soak
+def test_a_job_set_that_has_lost_a_pod_is_started_again(
+    start: Callable[[Pod], Pod], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NAMES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")
+    uid = str(uuid.uuid4())  # the port of the store is made of it
+    first, second = pods = [start(pod_of_set(tmp_path, index, restarts=0, uid=uid)) for index in range(2)]
+    for pod in pods:
+        pod.agent.says("backend c10d, endpoint train-set-nodes-0-0.train-set:2", limit=PATIENCE)
+        pod.agent.says("Name or service not known", limit=PATIENCE)
+    (tmp_path / "is_there").touch()
+    for pod in pods:
+        pod.agent.says(r"^round 1: rank \d of 2$", limit=PATIENCE)
+    second.agent.process.terminate()  # it is evicted
+    assert policy_action(JOBS["JobSet"], second.agent.ends(PATIENCE)) == "Count"
+    assert (tmp_path / "checkpoint").exists()
+    first.agent.process.terminate()  # the Job has failed, and the JobSet starts another one
+    first.agent.ends(PATIENCE)
+    pods = [start(pod_of_set(tmp_path, index, restarts=1, uid=uid)) for index in range(2)]
+    for pod in pods:
+        pod.agent.says("attempt from JOBSET_RESTART_ATTEMPT", limit=PATIENCE)
+        pod.agent.says(r"^round 1: rank \d of 2$", limit=PATIENCE)
+    (tmp_path / "enough").touch()
+    assert [pod.agent.ends(PATIENCE) for pod in pods] == [0, 0]
