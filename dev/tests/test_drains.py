@@ -116,6 +116,24 @@ def test_a_drain_before_the_first_world_has_its_line(local: Agents, tmp_path: Pa
     assert nodes[1].ends() == 8
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_its_exit_code_stands_once_it_ends(local: Agents, tmp_path: Path, number: int) -> None:
+    # The hook of a pod waits until the node has left: the signal after it may come before the process has ended.
+    ends = f"""
+import atexit, os, time
+def end():
+    print("ends", flush=True)
+    while not os.path.exists("{tmp_path}/enough"):
+        time.sleep(0.01)
+atexit.register(end)
+"""
+    node = local.start("true", nnodes="1", prelude=ends)
+    node.says("^ends")
+    node.process.send_signal(number)
+    (tmp_path / "enough").touch()
+    assert node.ends() == 0
+
+
 @pytest.mark.soak
 def test_143_at_a_first_signal_while_its_world_ends(local: Agents, tmp_path: Path) -> None:
     stubborn = program(

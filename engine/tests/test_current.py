@@ -123,7 +123,7 @@ def test_a_process_and_its_forks_talk_with_their_agent(environment: pytest.Monke
 def test_jax_gets_the_world(
     environment: pytest.MonkeyPatch, address: str, processes: str, coordinator: str, devices: list[int] | None
 ) -> None:
-    """dev/tests/test_jax.py has a real one."""
+    """dev/tests/test_frameworks.py has a real one."""
     told: list[object] = []
     jax = SimpleNamespace(distributed=SimpleNamespace(initialize=lambda *given: told.extend(given)))
     environment.setitem(sys.modules, "jax", jax)

@@ -7,14 +7,14 @@ from importlib.metadata import version
 from rdzv_core.errors import RendezvousError
 
 from . import backends, close, closed_streams, doctor, drain, log, output, pardon, run, status
-from .agent import ExitStatus
+from .agent import ExitStatus, ignore_from_now_on
 from .agent.shortages import explained
 from .exits import EXIT_CODES
 from .parser import CommandParser, RootParser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command; returns its exit code. If it is that of this process, SIGTERM does not change that any more."""
     closed_streams.fill()
     parser = RootParser(
         prog="rdzv",
@@ -45,4 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
+        if arguments is None:
+            ignore_from_now_on()
         log.end()

@@ -5,6 +5,15 @@ from .checks import Checks
 from .ending import AgentResult, ExitStatus
 from .options import AgentOptions
 from .restarts import Restarts
-from .signals import Signals
+from .signals import Signals, ignore_from_now_on
 
-__all__ = ["Agent", "AgentOptions", "AgentResult", "Checks", "ExitStatus", "Restarts", "Signals"]
+__all__ = [
+    "Agent",
+    "AgentOptions",
+    "AgentResult",
+    "Checks",
+    "ExitStatus",
+    "Restarts",
+    "Signals",
+    "ignore_from_now_on",
+]

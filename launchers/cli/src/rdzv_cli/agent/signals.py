@@ -125,6 +125,15 @@ class Signals:
         self.asked = Asked.END if self.asked < Asked.END else Asked.END_AT_ONCE
 
 
+def ignore_from_now_on() -> None:
+    """Have a scheduler's signal change nothing any more: this process ends, and with which exit code is decided.
+
+    The hook of a pod waits until the node has left: the signal after it comes just then.
+    """
+    for number in DRAIN_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def signals_to_handle(text: str) -> frozenset[int]:
     """Signals that ask an agent to end, for argparse."""
     numbers = [signal_number(part.strip()) for part in text.split(",")]
