@@ -314,10 +314,12 @@ def test_the_end_does_not_wait_for_the_resolver(connect: Connect, resolver: thre
 _OPENERS = """
 import os, sys, threading
 from rdzv_c10d.locator import FileLocator
+from rdzv_c10d.stuck import keep_file
 
 def work():
     for _ in range(40):
-        FileLocator(sys.argv[1]).connect(10)
+        # As the pool does: the end of one waits for the file's lock, too, with Python's.
+        keep_file(FileLocator(sys.argv[1]).connect(10))
 
 threads = [threading.Thread(target=work) for _ in range(12)]
 for thread in threads:
