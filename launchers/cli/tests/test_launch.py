@@ -351,6 +351,14 @@ def test_a_terminal_has_no_run_of_its_own(
     assert taken[0][0].backend == "sqlite"
 
 
+@pytest.mark.parametrize("name", ["pbs-terminal", "lsf-terminal"])
+def test_a_terminal_of_another_scheduler_has_none_either(name: str) -> None:
+    environ = RECORDED[name]["environ"]
+    assert "run_id" not in given(environ)
+    # What mpirun starts there is a run of its own.
+    assert given(environ | RECORDED["open-mpi-5"]["environ"])["run_id"] == "prterun-host1-22038@1"
+
+
 def test_several_nodes_meet_at_the_first_host(
     taken: list[Any], install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
