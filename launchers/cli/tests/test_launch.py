@@ -148,6 +148,8 @@ def test_ports_are_below_those_of_connections_and_differ() -> None:
     assert len(ports) > 2500
     # Every version reckons alike, or the nodes of a job with two would not meet.
     assert port_of("rdzv-1") == 23713
+    # A run id may be any bytes, as they are in variables.
+    assert port_of("größe") == port_of("größe".encode().decode("ascii", "surrogateescape"))
 
 
 def test_hosts_that_are_not_those_of_the_nodes_are_not_taken() -> None:
