@@ -107,6 +107,11 @@ class RoundOutput:
         """Those that the guard has to have."""
         return self._copier.pipes if self._copier else ()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether what is written has no reader any more, and may be lost without a word."""
+        return self._copier is not None and self._copier.is_lost
+
     def hand_over(self) -> None:
         """Leave the pipes to the guard, which has them now."""
         if self._copier is not None:
