@@ -248,6 +248,14 @@ def test_ranks_that_are_not_shown_are_in_files_alone(tmp_path: Path) -> None:
     assert ends(tmp_path, "--local-ranks-filter=0", "--prefix=", "--", *job).stdout == b"rank 0\n"
 
 
+@pytest.mark.parametrize("chosen", [["--prefix="], ["--log-format=json"], ["--redirects=1:1"]])
+def test_the_last_lines_of_a_rank_that_is_not_shown_are_known(tmp_path: Path, chosen: list[str]) -> None:
+    source = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit('the cause'); time.sleep(600)"
+    done = ends(tmp_path, "--local-ranks-filter=0", *chosen, "--", *program(tmp_path, source))
+    assert done.stderr.count(b"the cause") == 1
+    assert b"; its last lines: the cause" in done.stderr.splitlines()[-1]
+
+
 def test_the_last_lines_of_what_failed_stand_in_the_last_line(tmp_path: Path) -> None:
     source = "import os, time; os.environ['RANK'] == '1' and 1 / 0; time.sleep(600)"
     done = ends(tmp_path, "--", *program(tmp_path, source))

@@ -27,7 +27,7 @@ _POLL: Final = 0.05
 
 
 class Order(NamedTuple):
-    """How one pipe is copied: to which console (1 or 2), with what before each line there, and to which file.
+    """How one pipe is copied: to which console (1, 2, `NOWHERE`), with what before each line there, and to which file.
 
     With `names`, each line there is an object of JSON that has them, too.
     """
