@@ -79,6 +79,12 @@ def test_a_run_id_leads_to_no_other_folder(tmp_path: Path) -> None:
     assert folder.parents[2] == tmp_path / "logs"
 
 
+@pytest.mark.parametrize("name", ["x" * 1000, "火" * 1000])
+def test_a_run_id_of_any_length_has_a_folder(tmp_path: Path, name: str) -> None:
+    (folder,) = LogFiles(str(tmp_path), name).of_round(1, 1)
+    assert folder.is_dir()
+
+
 @pytest.mark.parametrize("text", ["", "a", "0,", "0;1", "-1"])
 def test_ranks_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):

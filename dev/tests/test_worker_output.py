@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
@@ -43,13 +43,9 @@ def ends(folder: Path, *arguments: str, processes: int = 2, **more: Any) -> subp
 
 
 @contextmanager
-def running(
-    line: list[str], stdout: int | IO[bytes] = subprocess.PIPE, environment: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
+def running(line: list[str], stderr: int | IO[bytes] = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is gone in the end."""
-    with subprocess.Popen(
-        line, stdout=stdout, stderr=subprocess.DEVNULL, env={**os.environ, **(environment or {})}
-    ) as process:
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=stderr) as process:
         try:
             yield process
         finally:
@@ -135,17 +131,22 @@ def test_a_reader_that_stalls_has_the_process_wait_and_gets_all(tmp_path: Path) 
 def test_a_job_ends_for_the_others_while_its_output_waits_for_a_reader(tmp_path: Path) -> None:
     """All of that stands in the pipe of the process, which has ended, and more than the reader's pipe holds."""
     line = command(tmp_path, "--run-id=job", "--prefix=", "--", *program(tmp_path, NUMBERED), "5000", str(tmp_path))
-    status = [sys.executable, "-m", "rdzv", "status", f"--endpoint={tmp_path}/db", "--run-id=job"]
     with running(line) as agent:
         assert agent.stdout is not None
         wait_until((tmp_path / "written-0").exists)
-        wait_until(lambda: b"the job is done" in subprocess.run(status, capture_output=True, check=False).stdout)
+        wait_until(lambda: b"the job is done" in _status(tmp_path))
         most = agent.stdout.read(600_000)
         # It has the time of another command to end in, and must not.
-        subprocess.run(status, capture_output=True, check=False)
+        _status(tmp_path)
         assert agent.poll() is None
         assert len((most + agent.stdout.read()).splitlines()) == 2 * 5000
         assert agent.wait(30) == 0
+
+
+def _status(folder: Path) -> bytes:
+    """What the others know of the run ``job``."""
+    line = [sys.executable, "-m", "rdzv", "status", f"--endpoint={folder}/db", "--run-id=job"]
+    return subprocess.run(line, capture_output=True, check=False).stdout
 
 
 def _written_by_children(pid: int) -> int:
@@ -247,6 +248,14 @@ def test_ranks_that_are_not_shown_are_in_files_alone(tmp_path: Path) -> None:
     assert ends(tmp_path, "--local-ranks-filter=0", "--prefix=", "--", *job).stdout == b"rank 0\n"
 
 
+@pytest.mark.parametrize("chosen", [["--prefix="], ["--log-format=json"], ["--redirects=1:1"]])
+def test_the_last_lines_of_a_rank_that_is_not_shown_are_known(tmp_path: Path, chosen: list[str]) -> None:
+    source = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit('the cause'); time.sleep(600)"
+    done = ends(tmp_path, "--local-ranks-filter=0", *chosen, "--", *program(tmp_path, source))
+    assert done.stderr.count(b"the cause") == 1
+    assert b"; its last lines: the cause" in done.stderr.splitlines()[-1]
+
+
 def test_the_last_lines_of_what_failed_stand_in_the_last_line(tmp_path: Path) -> None:
     source = "import os, time; os.environ['RANK'] == '1' and 1 / 0; time.sleep(600)"
     done = ends(tmp_path, "--", *program(tmp_path, source))
@@ -316,14 +325,46 @@ def test_what_outlives_its_agent_by_intent_is_copied_on(tmp_path: Path) -> None:
         assert agent.stdout.read() == b"-now\n-later\n"
 
 
-def test_a_process_whose_copier_is_killed_fails(tmp_path: Path) -> None:
-    with running(command(tmp_path, "--prefix=", "--", "yes", processes=1)) as agent:
+WRITES_ON: Final = """
+import signal
+try:
+    while True:
+        print("y", flush=True)
+except BrokenPipeError:
+    signal.pause()
+"""
+"""Passes over that nobody reads what it writes, as `logging` does."""
+
+
+@pytest.mark.parametrize("source", [WRITES_ON, "print('y', flush=True); import time; time.sleep(600)"])
+def test_a_process_whose_copier_is_killed_fails(tmp_path: Path, source: str) -> None:
+    said = tmp_path / "said"
+    line = command(tmp_path, "--prefix=", "--", *program(tmp_path, source), processes=1)
+    with said.open("wb") as error, running(line, stderr=error) as agent:
         assert agent.stdout is not None
         agent.stdout.readline()
-        children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-        (copier,) = (pid for pid in children if "copier_program" in Path(f"/proc/{pid}/cmdline").read_text())
-        os.kill(int(copier), signal.SIGKILL)
+        os.kill(_copier_of(agent.pid), signal.SIGKILL)
         assert agent.wait(30) == 1
+    *_, lost, last = said.read_text().splitlines()
+    assert lost.endswith("the copier of this node's output was killed: what it had not written is lost")
+    assert re.search(r"the copier of the output of \S+ was killed, after 0 restarts$", last)
+
+
+def test_a_copier_that_is_killed_when_all_has_ended_costs_no_work(tmp_path: Path) -> None:
+    """While its reader stalls: the lines that it had are named as lost, and the job is done."""
+    said, job = tmp_path / "said", program(tmp_path, NUMBERED)
+    line = command(tmp_path, "--run-id=job", "--prefix=", "--", *job, "5000", str(tmp_path), processes=1)
+    with said.open("wb") as error, running(line, stderr=error) as agent:
+        wait_until(lambda: b"the job is done" in _status(tmp_path))
+        os.kill(_copier_of(agent.pid), signal.SIGKILL)
+        assert agent.wait(30) == 0
+    assert "was killed: what it had not written is lost" in said.read_text()
+
+
+def _copier_of(agent: int) -> int:
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    (copier,) = (pid for pid in children if "copier_program" in Path(f"/proc/{pid}/cmdline").read_text())
+    return int(copier)
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"])

@@ -138,8 +138,11 @@ def test_an_agent_whose_log_is_not_read_runs_its_program(tmp_path: Path) -> None
     assert (tmp_path / "ran").exists()
 
 
-def test_what_a_reader_that_stalls_has_missed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("blocking", [True, False])
+def test_what_a_reader_that_stalls_has_missed_is_counted(blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a program that has the stream, too, has its writes return at once."""
     with stalled() as (reader, writer), open(writer, "w", closefd=False) as stream:
+        os.set_blocking(writer, blocking)
         monkeypatch.setattr(sys, "stderr", stream)
         log.say("line 0")
         # The thread has taken it, and takes no other while it is stuck: all that is dropped is dropped in one place.

@@ -148,6 +148,8 @@ def test_ports_are_below_those_of_connections_and_differ() -> None:
     assert len(ports) > 2500
     # Every version reckons alike, or the nodes of a job with two would not meet.
     assert port_of("rdzv-1") == 23713
+    # A run id may be any bytes, as they are in variables.
+    assert port_of("größe") == port_of("größe".encode().decode("ascii", "surrogateescape"))
 
 
 def test_hosts_that_are_not_those_of_the_nodes_are_not_taken() -> None:
@@ -349,6 +351,14 @@ def test_a_terminal_has_no_run_of_its_own(
     # Several agents of one machine meet in a file, as everywhere.
     assert main(["run", "--run-id", "r", "--nnodes", "2", "--", "true"]) == 0
     assert taken[0][0].backend == "sqlite"
+
+
+@pytest.mark.parametrize("name", ["pbs-terminal", "lsf-terminal"])
+def test_a_terminal_of_another_scheduler_has_none_either(name: str) -> None:
+    environ = RECORDED[name]["environ"]
+    assert "run_id" not in given(environ)
+    # What mpirun starts there is a run of its own.
+    assert given(environ | RECORDED["open-mpi-5"]["environ"])["run_id"] == "prterun-host1-22038@1"
 
 
 def test_several_nodes_meet_at_the_first_host(

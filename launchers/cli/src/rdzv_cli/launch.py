@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -201,7 +202,7 @@ class Launch:
 
 def port_of(run_id: str) -> int:
     """The port that every node reckons alike."""
-    return _PORTS[int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:8]) % len(_PORTS)]
+    return _PORTS[int.from_bytes(hashlib.sha256(os.fsencode(run_id)).digest()[:8]) % len(_PORTS)]
 
 
 def _missing() -> str:

@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import os
+import select
 import sys
 import time
 import warnings
@@ -169,7 +170,13 @@ def _write(text: str) -> None:
         # Past the stream, whose lock the interpreter takes at its end: a write that is stuck would abort it.
         data = text.encode(stream.encoding, "backslashreplace")
         while data:
-            data = data[os.write(descriptor, data) :]
+            try:
+                data = data[os.write(descriptor, data) :]
+            except BlockingIOError:
+                # A program that has the stream, too, has made it so: a reader that is slow is one that stalls.
+                ready = select.poll()
+                ready.register(descriptor, select.POLLOUT)
+                ready.poll()
 
 
 def _tell_dropped(count: int) -> None:

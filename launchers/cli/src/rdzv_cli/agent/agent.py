@@ -158,7 +158,7 @@ class Agent:
             self._outcome = Outcome(failure.ending, spent=self.restarts.are_spent)
             return self._failed(failure, info, progressed=False)
         try:
-            ending = self._watch(workers, channels, notices, info)
+            ending = self._watch(workers, channels, notices, info, output)
         finally:
             self._signals.in_world = False
             number = self._signals.number or signal.SIGTERM
@@ -182,13 +182,12 @@ class Agent:
         return status is not None and status.round == info.round and bool(status.departures)
 
     def _watch(
-        self, workers: Workers, channels: Channels, notices: DrainNotices, info: RendezvousInfo
+        self, workers: Workers, channels: Channels, notices: DrainNotices, info: RendezvousInfo, output: RoundOutput
     ) -> AgentResult | None:
         """Watch one round; None when it is time for another."""
         hangs = HangDetection(self.options.hang_timeout)
-        failures = FailureDetection(
-            self.command[0], info.rank * self.options.nproc_per_node, hangs, self.say, self._is_urgent, self._signals
-        )
+        first = info.rank * self.options.nproc_per_node
+        failures = FailureDetection(self.command[0], first, hangs, self.say, self._is_urgent, self._signals, output)
         done: AgentResult | None = None
         while (ending := self._ended_from_outside(done)) is None:
             self._speaker.drain_if_asked()

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import select
 import socket
@@ -16,6 +17,8 @@ from typing import Final, NamedTuple
 from . import copier_program
 from .guard import latin
 
+logger = logging.getLogger(__name__)
+
 _CAPACITY: Final = 1 << 20
 """Bytes that a pipe holds, where the system lets it: a worker waits less often for the copier."""
 
@@ -24,7 +27,7 @@ _POLL: Final = 0.05
 
 
 class Order(NamedTuple):
-    """How one pipe is copied: to which console (1 or 2), with what before each line there, and to which file.
+    """How one pipe is copied: to which console (1, 2, `NOWHERE`), with what before each line there, and to which file.
 
     With `names`, each line there is an object of JSON that has them, too.
     """
@@ -84,6 +87,13 @@ class Copier:
         ]
         self._tell("copy", pipes)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was killed: it does not end before `close`."""
+        gone = select.poll()
+        gone.register(self._agent, 0)
+        return bool(gone.poll(0))
+
     def tails(self, which: Sequence[int], patience: float) -> list[bytes]:
         """The end of what was written to these pipes up to now; nothing if the console stalls for so many seconds.
 
@@ -122,7 +132,10 @@ class Copier:
     def _end(self) -> None:
         """It is done, or was killed. For what the workers have left behind by intent, it goes on."""
         self._agent.close()
-        if self._said.splitlines()[-1:] in ([], [b"0"]):
+        left = next(filter(bytes.isdigit, reversed(self._said.splitlines())), None)
+        if left is None:
+            logger.error("the copier of this node's output was killed: what it had not written is lost")
+        if left in (None, b"0"):
             self._process.wait()
 
     def _is_ready(self, seconds: float) -> bool:

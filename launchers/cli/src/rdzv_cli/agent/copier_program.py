@@ -45,7 +45,10 @@ _TAIL: Final = 2000
 Names = dict[str, Any] | None
 """What each object of JSON names; None: lines are text."""
 
-_CONSOLES: Final = {1: "the standard output", 2: "the standard error"}
+NOWHERE: Final = 0
+"""The console of a stream of which only the end is kept: this program's standard input, which is the null device."""
+
+_CONSOLES: Final = {NOWHERE: "the null device", 1: "the standard output", 2: "the standard error"}
 
 _KEPT: Final = {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT),

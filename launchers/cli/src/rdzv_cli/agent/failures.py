@@ -9,6 +9,7 @@ from rdzv.channel import Report
 from rdzv.outcome import Ending
 
 from ..log import flush
+from .outputs import RoundOutput
 from .progress import HangDetection
 from .signals import Signals
 from .workers import Worker
@@ -45,6 +46,7 @@ class FailureDetection:
         say: Takes what the user should know.
         is_urgent: Whether there is no time for stacks.
         signals: Those that the agent gets: a worker that one of them has ended, too, has not failed.
+        output: That of the workers.
     """
 
     program: str
@@ -53,9 +55,13 @@ class FailureDetection:
     say: Callable[[str], None]
     is_urgent: Callable[[], bool]
     signals: Signals
+    output: RoundOutput
 
     def look(self, workers: Sequence[Worker], reports: Sequence[Report]) -> WorkerFailure | None:
         """The worker that has failed first, and how; None: none has. All write their stacks if one hangs."""
+        # A worker that gets no signal for it would write on, into the void.
+        if self.output.is_lost and any(worker.code is None for worker in workers):
+            return WorkerFailure(f"the copier of the output of {self.program} was killed")
         for local_rank, worker in sorted(enumerate(workers), key=lambda one: one[1].place):
             if worker.code and not self.signals.may_explain(-worker.code, worker.ended):
                 what = f"{self._name(worker, local_rank)} ended with {worker.ending}"

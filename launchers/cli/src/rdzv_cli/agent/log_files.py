@@ -16,6 +16,9 @@ from .routes import Std
 
 _ERROR: Final = "error.json"
 
+_LONGEST: Final = 100
+"""Bytes of the run id, at most, that stand in the name of its folder."""
+
 
 class LogFiles:
     """The files of one node in one run.
@@ -34,7 +37,10 @@ class LogFiles:
         self.folder: Path | None = None
         self._base = base
         # One that other users choose leads to no other folder.
-        self._prefix = f"{run_id.replace('/', '_')[:100]}_"
+        name = run_id.replace("/", "_")[:_LONGEST]
+        while len(os.fsencode(name)) > _LONGEST:
+            name = name[:-1]
+        self._prefix = f"{name}_"
 
     def of_round(self, number: int, processes: int) -> list[Path]:
         """Make the folder of each process in a round.

@@ -14,6 +14,7 @@ from rdzv_core.text import printable
 
 from ..log import LogFormat, place
 from .copier import Copier, Order
+from .copier_program import NOWHERE
 from .guard import Streams
 from .log_files import LogFiles, file_of, variables_of
 from .options import AgentOptions
@@ -107,6 +108,11 @@ class RoundOutput:
         """Those that the guard has to have."""
         return self._copier.pipes if self._copier else ()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether what is written has no reader any more, and may be lost without a word."""
+        return self._copier is not None and self._copier.is_lost
+
     def hand_over(self) -> None:
         """Leave the pipes to the guard, which has them now."""
         if self._copier is not None:
@@ -153,6 +159,8 @@ class RoundOutput:
         return printable(next(filter(None, found), ""), _SHOWN)
 
     def _order(self, source: _Source, environment: Mapping[str, str]) -> Order:
+        if not self._outputs.routes[source].console:
+            return Order(NOWHERE, "", None, None)
         text = coloured(prefix(self._outputs.template, environment), source.local_rank, source.stream)
         return Order(source.stream, text, _names(source, environment), self._file(source))
 
@@ -168,7 +176,7 @@ class RoundOutput:
             return pipes[source]
         if file := self._file(source):
             return file
-        return None if self._outputs.routes[source].console else Path(os.devnull)
+        return None
 
     def _end_of_file(self, source: _Source) -> bytes:
         file = self._file(source) if self._folders else None
@@ -193,6 +201,11 @@ def _names(source: _Source, environment: Mapping[str, str]) -> Mapping[str, obje
 
 
 def _is_copied(route: Route, stream: Std, is_marked: bool) -> bool:
-    """Whether a stream goes through a pipe: to a console that is closed, a process writes into the void, as ever."""
+    """Whether a stream goes through a pipe: to a console that is closed, a process writes into the void, as ever.
+
+    Of one that goes nowhere, as the user has chosen, the end is kept, in which may stand why its process has failed.
+    """
     console = {Std.OUT: sys.stdout, Std.ERR: sys.stderr}[stream]
+    if not (route.console or route.file):
+        return True
     return route.console and (route.file or is_marked) and console is not None

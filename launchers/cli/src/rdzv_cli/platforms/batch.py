@@ -3,13 +3,14 @@
 from typing import Final
 
 from . import readers
-from .facts import SET, Fact, Platform, of
+from .facts import IN_TERMINAL, SET, Fact, Platform, of
 
-_PBS: Final = {
-    Fact.JOB: (of("PBS_JOBID"),),
+_PBS_NODES: Final = {
     Fact.NODES: (of("PBS_NODEFILE/file", read=readers.number_of(readers.words)),),
     Fact.HOSTS: (of("PBS_NODEFILE/file", read=readers.words),),
 }
+_PBS: Final = {Fact.JOB: (of("PBS_JOBID"),), **_PBS_NODES}
+_PBS_ADVICE: Final = "it is on the first node alone: put `pbsdsh -- ` or mpiexec with one process on each node in front"
 _PBS_SEEN: Final = "Altair PBS Professional, User's Guide, the chapter on the job's environment (2026-11-25)"
 _BY_SLURM: Final = {"SLURM_JOB_ID": "Slurm's plugin spank_pbs sets it"}
 
@@ -24,6 +25,19 @@ PBS_TASK: Final = Platform(
     seen=_PBS_SEEN,
 )
 
+PBS_TERMINAL: Final = Platform(
+    name="PBS (terminal)",
+    family="PBS",
+    tells={"PBS_JOBID": SET, "PBS_ENVIRONMENT": "PBS_INTERACTIVE"},
+    unless=_BY_SLURM,
+    facts=_PBS_NODES,
+    ignored={"PBS_JOBID": IN_TERMINAL},
+    launches=False,
+    advice=_PBS_ADVICE,
+    seen="Altair PBS Professional, User's Guide, the chapter on the job's environment (2026-11-26)",
+)
+"""The shell of ``qsub -I``."""
+
 PBS: Final = Platform(
     name="PBS (job script)",
     family="PBS",
@@ -31,23 +45,44 @@ PBS: Final = Platform(
     unless=_BY_SLURM,
     facts=_PBS,
     launches=False,
-    advice="it is on the first node alone: put `pbsdsh -- ` or mpiexec with one process on each node in front",
+    advice=_PBS_ADVICE,
     seen=_PBS_SEEN,
 )
 
+_LSF_NODES: Final = {
+    Fact.NODES: (of("LSB_MCPU_HOSTS", read=readers.number_of(readers.pairs)),),
+    Fact.HOSTS: (of("LSB_MCPU_HOSTS", read=readers.pairs), of("LSB_DJOB_HOSTFILE/file", read=readers.words)),
+}
+_LSF_ADVICE: Final = (
+    "it is on the first node alone: put jsrun, blaunch or mpirun with one process on each node in front"
+)
+_LSF_SEEN: Final = "IBM Spectrum LSF 10.1, Environment variables set for job execution (2026-11-26)"
+
+LSF_TERMINAL: Final = Platform(
+    name="LSF (terminal)",
+    family="LSF",
+    tells={"LSB_JOBID": SET, "LSB_INTERACTIVE": "Y"},
+    facts=_LSF_NODES,
+    ignored={"LSB_JOBID": IN_TERMINAL},
+    launches=False,
+    advice=_LSF_ADVICE,
+    seen=_LSF_SEEN,
+)
+"""What ``bsub -I``, ``-Ip`` and ``-Is`` start."""
+
 LSF: Final = Platform(
     name="LSF (job script)",
+    family="LSF",
     tells={"LSB_JOBID": SET},
     facts={
+        **_LSF_NODES,
         Fact.JOB: (of("LSB_JOBID", "LSB_JOBINDEX", read=readers.element), of("LSB_JOBID")),
         Fact.ARRAY: (of("LSB_JOBID", "LSB_JOBINDEX", read=readers.array),),
-        Fact.NODES: (of("LSB_MCPU_HOSTS", read=readers.number_of(readers.pairs)),),
-        Fact.HOSTS: (of("LSB_MCPU_HOSTS", read=readers.pairs), of("LSB_DJOB_HOSTFILE/file", read=readers.words)),
         Fact.ATTEMPT: (of("LSB_RESTART", read=readers.yes),),
     },
     launches=False,
-    advice="it is on the first node alone: put jsrun, blaunch or mpirun with one process on each node in front",
-    seen="IBM Spectrum LSF 10.1, Environment variables set for job execution (2026-11-26)",
+    advice=_LSF_ADVICE,
+    seen=_LSF_SEEN,
 )
 
 FLUX: Final = Platform(

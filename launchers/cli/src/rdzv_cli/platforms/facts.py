@@ -49,6 +49,9 @@ OF_PLACE: Final = frozenset(
 SET: Final = r"(?s).+"
 """Matches a variable that is set, whatever it holds."""
 
+IN_TERMINAL: Final = "it is a terminal, in which one command comes after another"
+"""Why the job of a terminal is no run: the second command would be told that it is done."""
+
 
 @dataclass(frozen=True)
 class Source:

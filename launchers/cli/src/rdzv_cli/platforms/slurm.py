@@ -3,7 +3,7 @@
 from typing import Final
 
 from . import readers
-from .facts import SET, Fact, Platform, of
+from .facts import IN_TERMINAL, SET, Fact, Platform, of
 
 _SEEN: Final = "Debian's Slurm 22.05.8, run on 2026-11-26; SchedMD/slurm 284c3b9, src/common/env.c"
 _SRUN: Final = "only the script's own node runs what stands in it: put srun in front, which starts it on every node"
@@ -63,8 +63,6 @@ SCRIPT: Final = Platform(
 )
 """The script of a job, what mpirun starts beside it, and the shell of salloc."""
 
-_TERMINAL: Final = "it is a terminal, in which one command comes after another"
-
 
 def _terminal(**tells: str) -> Platform:
     return Platform(
@@ -72,7 +70,7 @@ def _terminal(**tells: str) -> Platform:
         family="Slurm",
         tells={"SLURM_JOB_ID": SET, **tells},
         facts={Fact.NODE_NAME: (of("SLURMD_NODENAME"),)},
-        ignored={"SLURM_JOB_ID": _TERMINAL, "SLURM_STEP_NUM_NODES": _TERMINAL, "SLURM_JOB_NUM_NODES": _TERMINAL},
+        ignored={"SLURM_JOB_ID": IN_TERMINAL, "SLURM_STEP_NUM_NODES": IN_TERMINAL, "SLURM_JOB_NUM_NODES": IN_TERMINAL},
         launches=False,
         advice=_SRUN,
         seen=_SEEN,
