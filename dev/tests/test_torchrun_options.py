@@ -1,12 +1,15 @@
 """A line that was written for torchrun, given to `rdzv run`: what it does, or says to do in its place."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from rdzv_cli.torchrun import IN_PLACE_OF
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.run import get_args_parser
 
 RUN: Final = [sys.executable, "-m", "rdzv_cli", "run"]
@@ -45,3 +48,11 @@ def test_a_line_with_underscores_runs(tmp_path: Path) -> None:
     assert code == 0, said
     for rank in range(2):
         assert f"{rank} of 2: --a_b --c_d=e_f" in said
+
+
+def test_the_shutdown_timeout_of_torchrun_is_not_for_a_new_world() -> None:
+    # So say docs/torchrun.md and the pages of the frameworks.
+    agent = LocalElasticAgent(MagicMock(), Mock(), shutdown_timeout=5)
+    agent._pcontext = processes = Mock()
+    agent._stop_workers(Mock())
+    processes.close.assert_called_once_with(signal.SIGTERM, 30)
