@@ -23,7 +23,7 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
 
 
-def story(lines: list[str]) -> list[str]:
+def chapters(lines: list[str]) -> list[str]:
     """What happens, whichever node it happens to."""
     return [re.sub(r"node\d", "node", line) for line in lines if CHAPTER.fullmatch(line)]
 
@@ -38,8 +38,8 @@ def test_it_is_played_on_each_service_and_its_picture_shows_it(backend: str) -> 
     assert f"backend {backend}, endpoint" in done.stdout
     drawn = re.sub("<style>.*?</style>|<title>.*?</title>", "", PICTURE.read_text(), flags=re.DOTALL)
     pictured = [html.unescape(re.sub("<[^>]+>", "", line)) for line in drawn.splitlines()]
-    assert len(story(pictured)) == 6
-    assert story(done.stdout.splitlines()) == story(pictured)
+    assert len(chapters(pictured)) == 6
+    assert chapters(done.stdout.splitlines()) == chapters(pictured)
 
 
 def test_a_service_that_is_not_known_is_asked_for() -> None:

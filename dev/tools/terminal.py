@@ -71,7 +71,7 @@ def _lines(terminal: int, begin: float) -> Iterator[Line]:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # Linux's word for the end: nobody has the other side open
+    except OSError:  # Linux's word for the end: no process has the other side open
         return b""
 
 
