@@ -22,6 +22,8 @@ copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["rdzv.css"]
 html_title = f"rdzv {release}"
 
 # Docstrings say `name`; it becomes a link wherever there is something to link to.

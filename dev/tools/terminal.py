@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records `python3 dev.py demo` as the picture with which the README begins: ``python3 dev.py terminal``.
 
-Each line of the picture appears when it appeared in the run, and stays. Libraries draw a still of some 40 KB, with a
+Each line of the picture lights up when it appeared in the run, and stays. Libraries draw a still of some 40 KB, with a
 font from the network (rich), or a film that cannot be read as a whole (asciinema's tools).
 """
 
@@ -28,7 +28,7 @@ text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',mon
 animation:show .1s both}
 .c1{font-weight:bold;fill:#fff}.c2{fill:#9aa5b8}.c31{fill:#f28779}.c32{fill:#a3d977}.c33{fill:#f2cc60}.c34{fill:#8ab4f8}\
 .c35{fill:#e0a3f0}.c36{fill:#6fd6d6}
-@keyframes show{from{opacity:0}}
+@keyframes show{from{opacity:.3}}
 @media(prefers-reduced-motion:reduce){text{animation:none}}"""
 """The window is dark wherever it is shown, so it can be read on a light page and on a dark one."""
 
