@@ -27,9 +27,8 @@ class TestDirectory(BackendConformance):
 
     @pytest.fixture
     def parameters(self, tmp_path: Path) -> Parameters:
-        return lambda run_id: RendezvousParameters(
-            "directory", str(tmp_path), run_id, 1, 1
-        )
+        place = "directory", str(tmp_path)
+        return lambda run_id: RendezvousParameters(*place, run_id, 1, 1)
 
 
 class TestFileRegister(RegisterConformance):
