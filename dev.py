@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The way in. Needs Python >= 3.11, pip and a network; makes everything else in .venv and .services.
 
-python3 dev.py demo         four agents on the embedded default: one is killed, one joins, all finish
+python3 dev.py demo         four agents: one is killed, one joins, all finish (`demo --backend etcd-v3`, `demo --help`)
 python3 dev.py test         every package's tests, with one summary (what follows goes to pytest)
 python3 dev.py soak         the tests that need time: outages, chaos, a minute of simulated runs
 python3 dev.py tox          the same per Python and package, each with its declared dependencies only
@@ -38,8 +38,7 @@ def main(arguments: list[str]) -> None:
         print(__doc__)
         return
     environment = set_up()
-    if NEED_SERVICES & {*arguments[:1]}:
-        bring_in_services()
+    bring_in_services(needed(arguments))
     environment |= services.environment()
     # The tests start thousands of interpreters: each module is compiled once, not once in each of them.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -53,7 +52,12 @@ def task(arguments: list[str]) -> list[str]:
     if not arguments:
         return ["nox", "--list"]
     name, *rest = arguments
-    modules = {"test": [*PYTEST, "-m", "not soak"], "soak": [*PYTEST, "-m", "soak"], "tox": ["tox"]}
+    modules = {
+        "demo": ["examples.demo"],
+        "test": [*PYTEST, "-m", "not soak"],
+        "soak": [*PYTEST, "-m", "soak"],
+        "tox": ["tox"],
+    }
     return [*modules.get(name, ["nox", "--session", name, "--"]), *rest]
 
 
@@ -80,11 +84,18 @@ def set_up() -> dict[str, str]:
     return environment
 
 
-def bring_in_services() -> None:
-    """Install the servers that tests talk to; what cannot be had here is named, and its tests skip."""
-    for name, install in services.SERVICES.items():
+def needed(arguments: list[str]) -> list[str]:
+    """The services that a task talks to: all, or for the demo the one that it is to run on."""
+    name, *rest = arguments or [""]
+    asked = {argument.removeprefix("--backend=") for argument in rest} if name == "demo" else set()
+    return [service for service in services.SERVICES if name in NEED_SERVICES or service in asked]
+
+
+def bring_in_services(names: list[str]) -> None:
+    """Install the servers that a task talks to; what cannot be had here is named, and its tests skip."""
+    for name in names:
         try:
-            install()
+            services.SERVICES[name]()
         except services.MissingError as error:
             print(f"Without {name}: {error}", file=sys.stderr, flush=True)
 

@@ -61,9 +61,9 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
-def demo(session: nox.Session) -> None:
-    """Run the main job with four agents, kill one, let another join: `demo [--backend B --endpoint E]`."""
-    session.run(sys.executable, "examples/demo.py", *session.posargs)
+def terminal(session: nox.Session) -> None:
+    """Record the demo anew, as the picture with which the README begins: docs/terminal.svg."""
+    session.run(sys.executable, "dev/tools/terminal.py")
 
 
 @nox.session

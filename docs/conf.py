@@ -9,14 +9,21 @@ project = "rdzv"
 copyright = "the rdzv authors. Licence: Apache-2.0"
 release = version = importlib.metadata.version("rdzv")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinxcontrib.mermaid"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 # A block that a forge draws as it stands is a directive here; the reader's browser draws it.
 myst_fence_as_directive = ["mermaid"]
 mermaid_height = "auto"
 
+# What is copied is what is typed: no prompt, no output.
+copybutton_prompt_text = r"\$ |> "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True
+
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["rdzv.css"]
 html_title = f"rdzv {release}"
 
 # Docstrings say `name`; it becomes a link wherever there is something to link to.

@@ -8,6 +8,7 @@ nothing. The blocks of a page share a folder. A comment in front of a block says
     <!-- needs: etcd-v3 -->        runs where that service is installed, with its endpoint for the one that is shown
     <!-- needs: slurm -->          runs where Slurm is installed, which has three nodes
     <!-- part of: path -->         only shown: a part of that file of the repository, at any depth of indentation
+    <!-- installs: who runs it --> run by test_install.py, in an environment of its own
     <!-- not run: the reason -->   only shown
 """
 
@@ -27,12 +28,14 @@ from rdzv_conformance.servers import EtcdServer, require_service
 from tools.slurm import Slurm
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "engine" / "README.md", ROOT / "launchers" / "cli" / "README.md"]
+READMES = [ROOT / folder / "README.md" for folder in (".", "engine", "launchers/cli")]
+PAGES = [*sorted(ROOT.glob("docs/*.md")), *READMES]
 LONG = {ROOT / "docs" / "recipes.md"}
 TIMEOUT = 120.0
 
 _BLOCK = re.compile(
-    r"(?:^<!-- (file|needs|part of|not run): ([^\n]+) -->\n)?^```(python|sh|console|toml)\n(.*?)^```$", re.M | re.S
+    r"(?:^<!-- (file|needs|part of|installs|not run): ([^\n]+) -->\n)?^```(python|sh|console|toml)\n(.*?)^```$",
+    re.M | re.S,
 )
 _COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n((?:(?!\$ ).*\n)*)", re.M)
 _SHOWN_ENDPOINT = re.compile(r"\bhost1:2379(,host\d:2379)*")
@@ -57,6 +60,8 @@ class Block:
 def test_blocks_do_what_the_page_says(
     page: Path, tmp_path: Path, subtests: pytest.Subtests, request: pytest.FixtureRequest
 ) -> None:
+    if page == ROOT / "README.md":
+        (tmp_path / "examples").symlink_to(ROOT / "examples")  # it is read in a clone
     for block in read_blocks(page):
         with subtests.test(f"{page.name}:{block.line}"):
             if block.mark == "file":
@@ -66,7 +71,7 @@ def test_blocks_do_what_the_page_says(
                 run_block(block, _SHOWN_ENDPOINT.sub(endpoint, block.text), tmp_path)
             elif block.mark == "part of":
                 assert is_part(block.text, (ROOT / block.value).read_text()), f"{block.value} says something else."
-            elif block.mark != "not run":
+            elif block.mark not in ("installs", "not run"):
                 run_block(block, block.text, tmp_path)
 
 

@@ -1,7 +1,7 @@
 """Four agents run one job; one is killed, the others go on; another joins; all finish with the right sum.
 
-python3 dev.py demo                                        # on sqlite
-python3 dev.py services etcd-v3 python examples/demo.py    # on a real etcd
+python3 dev.py demo                      # on sqlite: nothing has to run
+python3 dev.py demo --backend etcd-v3    # on a real etcd, which runs as long as the demo
 """
 
 import argparse
@@ -9,6 +9,7 @@ import contextlib
 import os
 import queue
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,20 +25,29 @@ OPTIONS = {"keep_alive_interval": 1, "keep_alive_max_attempt": 2, "last_call_tim
 STEPS = 200
 SUM = "done: 9592 primes below 100000"
 """What the program says at the end, unless a step was lost or counted twice."""
+BOLD, DIM = 1, 2
+COLOURS = (36, 32, 33, 35, 34)
+"""By which a terminal shows text bold or dim, and the names of the nodes."""
+OWN_LINE = re.compile(r"\S+ rdzv\[(\S+)\]: (.*)")
+"""A line of an agent's own, which begins with the time and the id of its node."""
 
 
 def main() -> None:
     """Play each chapter with a deadline."""
     arguments = parse_arguments()
-    with tempfile.TemporaryDirectory(prefix="rdzv-demo-") as folder, Agents(*commands(arguments, folder)) as agents:
-        with chapter("Four agents start. The job takes two to four nodes, so with the fourth it begins at once."):
+    with (
+        tempfile.TemporaryDirectory(prefix="rdzv-demo-") as folder,
+        service(arguments, folder) as (backend, endpoint),
+        Agents(*commands(backend, endpoint, folder)) as agents,
+    ):
+        with chapter("Four agents start. The job takes two to four: with the fourth it begins."):
             for number in range(1, 5):
                 agents.start(f"node{number}")
             ranks = agents.expect("rank (.) of 4", timeout=60)
         agents.expect("step 25:", timeout=60, of_all=False)
 
         (victim,) = (name for name, match in ranks.items() if match[1] == "0")
-        with chapter(f"{victim}, which has rank 0, is killed with -9. The other three go on from where they were."):
+        with chapter(f"{victim}, which has rank 0, is killed with -9. The other three go on."):
             agents.kill(victim)
             agents.expect("rank . of 3", timeout=60)
         agents.expect(r"step \d+:", timeout=60, of_all=False)
@@ -49,7 +59,7 @@ def main() -> None:
         with chapter("They finish."):
             agents.expect(re.escape(SUM), timeout=120)
             agents.expect_end(timeout=60)
-    print("\nEvery agent ended with exit code 0, and the sum is right: no step was lost, none counted twice.")
+    print("\nEvery agent ended with exit code 0, and the sum is right:\nno step was lost, none counted twice.")
 
 
 class Agents:
@@ -66,6 +76,7 @@ class Agents:
         self._running: dict[str, subprocess.Popen[str]] = {}
         self._readers: dict[str, threading.Thread] = {}
         self._lines: queue.Queue[tuple[str, str | None]] = queue.Queue()
+        self._shown: set[str] = set()
 
     def start(self, name: str) -> None:
         """Start an agent."""
@@ -97,7 +108,7 @@ class Agents:
             if line is None and name in missing:
                 sys.exit(f"FAILED: {name} ended before it said '{pattern}', with exit code {self._reap(name, 15)}.")
             if line is not None:
-                print(f"  {name} | {line}", flush=True)
+                self._show(name, line)
                 if name in self._running and (match := re.search(pattern, line)):
                     said[name] = match
         return said
@@ -108,6 +119,20 @@ class Agents:
         codes = {name: self._reap(name, timeout=deadline - time.monotonic()) for name in list(self._running)}
         if any(codes.values()):
             sys.exit(f"FAILED: not every agent ended with exit code 0: {codes}")
+
+    def _show(self, name: str, line: str) -> None:
+        """Show a line. What an agent says is shown once: the others see the same. Its place the program says, too."""
+        if own := OWN_LINE.fullmatch(line):
+            node, text = own.groups()
+            told = text.replace(node, "it")
+            if told in self._shown or ": world size" in text:
+                return
+            self._shown.add(told)
+            line = f"rdzv: {text}"
+        if sys.stdout.isatty():
+            line = shorten(line, shutil.get_terminal_size().columns - len(f"  {name} | "))
+        line = paint(line, DIM) if own else line
+        print(f"  {paint(name, COLOURS[int(name[-1]) % len(COLOURS)])} | {line}", flush=True)
 
     def _read(self, name: str, agent: subprocess.Popen[str]) -> None:
         assert agent.stdout is not None
@@ -148,15 +173,48 @@ class Agents:
 @contextlib.contextmanager
 def chapter(title: str) -> Iterator[None]:
     """Say what happens, and then how long it took."""
-    print(f"\n{title}", flush=True)
+    print(f"\n{paint(title, BOLD)}", flush=True)
     begin = time.monotonic()
     yield
     print(f"  ... after {time.monotonic() - begin:.1f} s", flush=True)
 
 
-def commands(arguments: argparse.Namespace, folder: str) -> tuple[list[str], list[str]]:
+def paint(text: str, code: int) -> str:
+    """Text in a colour, where it goes to a terminal and NO_COLOR does not say otherwise."""
+    return f"\x1b[{code}m{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+
+
+def shorten(text: str, width: int) -> str:
+    """As much of a text as one line of the terminal has room for."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+@contextlib.contextmanager
+def service(arguments: argparse.Namespace, folder: str) -> Iterator[tuple[str, str]]:
+    """The backend, and the endpoint of its service; if none is named, the service runs as long as the demo."""
+    backend = arguments.backend or os.environ.get("RDZV_BACKEND") or "sqlite"
+    # What the environment says belongs to the backend that it names.
+    endpoint = arguments.endpoint or (None if arguments.backend else os.environ.get("RDZV_ENDPOINT"))
+    if endpoint or backend == "sqlite":
+        yield backend, endpoint or f"{folder}/rdzv.db"
+        return
+    # The servers for tests are in a clone; a service that is there already does without them.
+    from rdzv_conformance.servers import SERVERS, LocalService, ServiceMissingError, TcpStoreServer
+
+    servers: dict[str, type[LocalService]] = {**SERVERS, "etcd": SERVERS["etcd-v2"], "c10d": TcpStoreServer}
+    if backend not in servers:
+        sys.exit(f"No service is known for the backend '{backend}': name one with --endpoint.")
+    try:
+        servers[backend].find_binary()
+    except ServiceMissingError as error:
+        sys.exit(str(error))
+    with servers[backend]() as server:
+        yield backend, server.get_endpoint()
+
+
+def commands(backend: str, endpoint: str, folder: str) -> tuple[list[str], list[str]]:
     """How to start an agent, and the program that it runs."""
-    service = ["--backend", arguments.backend, "--endpoint", arguments.endpoint or f"{folder}/rdzv.db"]
+    service = ["--backend", backend, "--endpoint", endpoint]
     options = [f"--option={name}={value}" for name, value in OPTIONS.items()]
     agent = [sys.executable, "-m", "rdzv", "run", *service, "--run-id", Path(folder).name, "--nnodes", "2:4", *options]
     program = [sys.executable, str(PROGRAM), "--checkpoint", f"{folder}/primes.json", "--steps", str(STEPS)]
@@ -165,9 +223,18 @@ def commands(arguments: argparse.Namespace, folder: str) -> tuple[list[str], lis
 
 def parse_arguments() -> argparse.Namespace:
     """The command line; RDZV_BACKEND and RDZV_ENDPOINT are its defaults."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--backend", default=os.environ.get("RDZV_BACKEND", "sqlite"), help="default: sqlite")
-    parser.add_argument("--endpoint", default=os.environ.get("RDZV_ENDPOINT"), help="default for sqlite: a new file")
+    parser = argparse.ArgumentParser(prog="python3 dev.py demo", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="sqlite, etcd-v3, zookeeper, consul, etcd-v2, c10d, or your own (default: RDZV_BACKEND, else sqlite)",
+    )
+    parser.add_argument(
+        "--endpoint",
+        metavar="ADDRESS",
+        help="a service that runs already (default: RDZV_ENDPOINT if RDZV_BACKEND is taken, too; else one is started "
+        "for the demo, and sqlite has a file of its own)",
+    )
     return parser.parse_args()
 
 

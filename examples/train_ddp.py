@@ -26,20 +26,24 @@ def main() -> None:
     arguments = parse_arguments()
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    layers = torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    model = torch.nn.Sequential(*layers)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     first = load(arguments.checkpoint, model, optimizer)
     parallel = DistributedDataParallel(model)
-    print(f"rank {rank} of {world_size}: from step {first}, loss {evaluate(model):.4f}", flush=True)
+    place = f"rank {rank} of {world_size}"
+    print(f"{place}: from step {first}, loss {evaluate(model):.4f}", flush=True)
     for step in range(first, arguments.steps):
         inputs, targets = batch(step)
         optimizer.zero_grad()
-        mse_loss(parallel(inputs[rank::world_size]), targets[rank::world_size]).backward()  # type: ignore[no-untyped-call]
+        share = slice(rank, None, world_size)
+        loss = mse_loss(parallel(inputs[share]), targets[share])
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if rank == 0:
             save(arguments.checkpoint, step + 1, model, optimizer)
         time.sleep(arguments.pace)
-    print(f"rank {rank} of {world_size}: done, loss {evaluate(model):.4f}", flush=True)
+    print(f"{place}: done, loss {evaluate(model):.4f}", flush=True)
     dist.destroy_process_group()
 
 

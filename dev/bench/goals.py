@@ -44,7 +44,7 @@ def goals(samples: Samples, wanted: Path) -> Table:
         floor = f"; floor {goal['floor']}" if "floor" in goal and verdict != "met" else ""
         lines.append([goal["text"], value, f"{verdict}{floor}"])
     met = sum(verdict == "met" for *_, verdict in lines)
-    return Table(f"Goals: {met} of {len(lines)} met", ["goal", "measured, where it is worst", ""], lines)
+    return Table(f"Goals: {met} of {len(lines)} met", ["goal", "measured, where it is worst", "verdict"], lines)
 
 
 def _judge(goal: Mapping[str, Any], samples: Samples) -> tuple[str, str]:

@@ -49,7 +49,7 @@ def fill_page(page: str, samples: Samples) -> str:
         f"![{what}, by the number of nodes](benchmark/{name}.png)" for name, (_, what) in PICTURES.items()
     )
     parts = {
-        "goals": [summary.markdown(), f"Measured: {samples.about['measured']}. {_quiet(samples)}", gather],
+        "goals": [gather, f"Measured: {samples.about['measured']}. {_quiet(samples)}", summary.markdown()],
         "results": [_about(samples), *others, *(table.markdown() for table in tables(samples))],
     }
     for name, blocks in parts.items():

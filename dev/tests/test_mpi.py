@@ -48,6 +48,12 @@ def test_the_processes_of_a_job_are_the_nodes_of_one_run(launcher: Launcher, tmp
     assert len(re.findall(rf"; {launcher.name}: .*nnodes from ", said)) == len(NODES)
 
 
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda one: one.name)
+def test_the_page_shows_the_options_with_which_a_job_goes_on(launcher: Launcher) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mpi.md").read_text()
+    assert f"{' '.join(launcher.goes_on)} " in page
+
+
 @pytest.mark.soak
 def test_without_a_service_a_job_of_several_nodes_is_refused(launcher: Launcher, tmp_path: Path) -> None:
     code, said = ends(launcher, launcher.command(tmp_path, *RUN, "--run-id", "r", *RANK), tmp_path)

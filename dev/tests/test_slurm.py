@@ -34,24 +34,8 @@ socket.getaddrinfo = getaddrinfo
 """
 """Has Python know the nodes of this Slurm by their names, as the resolver of a cluster does."""
 
-BARE = """#!/bin/bash
-#SBATCH --nodes=3 --ntasks-per-node=1 --requeue --open-mode=append --output=job.log
-srun --kill-on-bad-exit=0 rdzv run -- python train.py
-"""
-
-HETEROGENEOUS = """#!/bin/bash
-#SBATCH --nodes=1 --ntasks-per-node=1 --output=job.log
-#SBATCH hetjob
-#SBATCH --nodes=2 --ntasks-per-node=1
-export RDZV_ENDPOINT="$PWD/nodes.db"
-srun --het-group=0,1 rdzv run -- python train.py
-"""
-
-ARRAY = """#!/bin/bash
-#SBATCH --array=0-2 --nodes=1 --ntasks-per-node=1 --open-mode=append --output=job.log
-export RDZV_ENDPOINT="$PWD/nodes.db"
-srun rdzv run --array job -- python train.py
-"""
+BARE, COMPONENTS, ELEMENTS = range(3)
+"""The jobs of docs/slurm.md, in their order."""
 
 
 class Job:
@@ -209,7 +193,7 @@ def test_a_job_needs_no_option_and_no_service(slurm: Slurm, folder: Path, monkey
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")
     (folder / "train.py").write_text(block_of("recipes.md", "import pathlib"))
-    job = Job(slurm, folder, BARE)
+    job = Job(slurm, folder, block_of("slurm.md", "#!/bin/bash", BARE))
     job.has_world(1, 3)
     assert job.said.count(f"run 'rdzv-{job.id}', backend c10d, endpoint n1:") == 3
     assert "attempt from" not in job.said
@@ -222,10 +206,10 @@ def test_a_job_needs_no_option_and_no_service(slurm: Slurm, folder: Path, monkey
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("script", [HETEROGENEOUS, ARRAY], ids=["components", "elements"])
-def test_the_parts_of_a_job_are_the_nodes_of_one_run(slurm: Slurm, folder: Path, script: str) -> None:
+@pytest.mark.parametrize("script", [COMPONENTS, ELEMENTS], ids=["components", "elements"])
+def test_the_parts_of_a_job_are_the_nodes_of_one_run(slurm: Slurm, folder: Path, script: int) -> None:
     (folder / "train.py").write_text(block_of("recipes.md", "import pathlib"))
-    job = Job(slurm, folder, script)
+    job = Job(slurm, folder, block_of("slurm.md", "#!/bin/bash", script))
     job.has_world(1, 3)
     assert job.said.count(f"run 'rdzv-{job.id}', backend sqlite, ") == 3
     job.ends()
@@ -233,7 +217,9 @@ def test_the_parts_of_a_job_are_the_nodes_of_one_run(slurm: Slurm, folder: Path,
 
 @pytest.mark.soak
 def test_several_tasks_on_a_node_are_refused(slurm: Slurm, folder: Path) -> None:
-    script = BARE.replace("--ntasks-per-node=1", "--ntasks-per-node=2 --overcommit")
+    script = block_of("slurm.md", "#!/bin/bash", BARE).replace(
+        "--ntasks-per-node=1", "--ntasks-per-node=2 --overcommit"
+    )
     job = Job(slurm, folder, script)
     job.says("Slurm has started 2 tasks on this node")
     job.ends("FAILED")

@@ -1,11 +1,20 @@
-"""A directory does what every backend must do; a register does what PyTorch demands of one."""
+"""A directory does what every backend must do.
+
+A register does what PyTorch demands of one.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rdzv_conformance import BackendConformance, Connect, Parameters, RegisterConformance
+from rdzv_conformance import (
+    BackendConformance,
+    Connect,
+    Parameters,
+    RegisterConformance,
+)
 from rdzv_core import RendezvousBackend, RendezvousParameters, escape
+
 from rdzv_directory import DirectoryBackend, FileRegister
 
 
@@ -18,7 +27,8 @@ class TestDirectory(BackendConformance):
 
     @pytest.fixture
     def parameters(self, tmp_path: Path) -> Parameters:
-        return lambda run_id: RendezvousParameters("directory", str(tmp_path), run_id, 1, 1)
+        place = "directory", str(tmp_path)
+        return lambda run_id: RendezvousParameters(*place, run_id, 1, 1)
 
 
 class TestFileRegister(RegisterConformance):

@@ -1,6 +1,7 @@
 """rdzv on a directory of files: a sample of a third party's backend.
 
-`DirectoryBackend` is a key-value backend, `FileRegister` a register backend as PyTorch's.
+`DirectoryBackend` is a key-value backend, `FileRegister` a register backend as
+PyTorch's.
 """
 
 from .backend import DirectoryBackend

@@ -30,7 +30,7 @@ from .errors import translated
 from .lock import locked
 
 _PIECE: Final = 200
-"""How many characters of a key make the name of a file: file systems take 255 bytes."""
+"""Characters of a key that make a file's name: file systems take 255 bytes."""
 
 
 class DirectoryBackend(KeyValueBackend):
@@ -44,19 +44,23 @@ class DirectoryBackend(KeyValueBackend):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     unsupported: ClassVar[Mapping[Capability, str]] = {
-        Capability.WATCH: "A directory wakes no client: one that waits for a change looks five times a second.",
+        Capability.WATCH: "A directory wakes no client: who waits looks again.",
         Capability.LEASE: "Files stay when their owner dies.",
-        Capability.MULTI_ENDPOINT: "The directory is one, and fails with its file system.",
-        Capability.DURABLE: "Nothing waits for the disk: values outlive every process, but no power failure.",
+        Capability.MULTI_ENDPOINT: "It is one, and fails with its file system.",
+        Capability.DURABLE: "Values outlive processes, but no power failure.",
         Capability.TLS: "Nothing crosses a network.",
-        Capability.AUTH: "The permissions of the directory decide who may use it.",
+        Capability.AUTH: "The permissions of the directory decide.",
     }
 
-    def __init__(self, directory: str, run_id: str, *, prefix: str = "rdzv") -> None:
+    def __init__(
+        self, directory: str, run_id: str, *, prefix: str = "rdzv"
+    ) -> None:
         self._directory = Path(directory)
-        # A run's id is any text, longer than a file's name too: the digest tells runs apart, the rest is to read.
+        # A run's id is any text, longer than a file's name too: the digest
+        # tells runs apart, the rest is to read.
         run = escape(run_id)
-        self._run = self._directory / f"{run[:100]},{hashlib.sha256(f'{prefix}/{run}'.encode()).hexdigest()}"
+        digest = hashlib.sha256(f"{prefix}/{run}".encode()).hexdigest()
+        self._run = self._directory / f"{run[:100]},{digest}"
         self._keys = self._run / "keys"
         self._closed = False
 
@@ -72,25 +76,43 @@ class DirectoryBackend(KeyValueBackend):
         deadline = time.monotonic() + timeout
         with self._in_order():
             found = self._collect(prefix)
-            # No version ever comes back: what was found twice was so in between, all of it at once.
+            # No version ever comes back: what was found twice was so in
+            # between, all of it at once.
             while found != (again := self._collect(prefix)):
                 if time.monotonic() >= deadline:
-                    raise RendezvousConnectionError(f"'{prefix}' changed all the time; looked for {timeout:g} s.")
+                    raise RendezvousConnectionError(
+                        f"'{prefix}' changed all the time, for {timeout:g} s."
+                    )
                 found = again
             return Snapshot(found)
 
     def put(
-        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expect: Token | Expect,
+        lease: Lease | None = None,
+        timeout: float,
     ) -> PutResult:
         if lease is not None:
-            raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
+            raise RendezvousParameterError(
+                f"The lease {lease!r} of '{key}' is not one of this backend's."
+            )
         with self._locked(timeout):
             there = self._load(key)
-            if expect is not ANY and expect != (ABSENT if there is None else there.token):
+            if expect is not ANY and expect != (
+                ABSENT if there is None else there.token
+            ):
                 return PutResult(PutOutcome.CONFLICT, there)
             version = self._count()
-            entry = Entry(value, str(version), version if there is None else there.order)
-            written, file = self._write(b"%d %d\n%s" % (version, entry.order, value)), self._file(key)
+            entry = Entry(
+                value, str(version), version if there is None else there.order
+            )
+            written, file = (
+                self._write(b"%d %d\n%s" % (version, entry.order, value)),
+                self._file(key),
+            )
             file.parent.mkdir(parents=True, exist_ok=True)
             try:
                 written.replace(file)
@@ -103,7 +125,9 @@ class DirectoryBackend(KeyValueBackend):
             for key in self._names(prefix):
                 self._file(key).unlink()
 
-    def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
+    def delete_version(
+        self, key: str, token: Token, *, timeout: float
+    ) -> PutOutcome:
         with self._locked(timeout):
             there = self._load(key)
             if there is None or there.token != token:
@@ -117,13 +141,21 @@ class DirectoryBackend(KeyValueBackend):
 
     @contextmanager
     def _in_order(self) -> Iterator[None]:
-        """Where every call happens: a closed client refuses, and only errors of rdzv's leave."""
+        """Where every call happens: a closed client refuses.
+
+        Only errors of rdzv's leave.
+        """
         if self._closed:
-            raise RendezvousConnectionError(f"This client of the directory '{self._directory}' is closed.")
+            raise RendezvousConnectionError(
+                f"This client of the directory '{self._directory}' is closed."
+            )
         with translated(self._directory):
             if not self._directory.is_dir():
                 # Making it would hide that a file system is not mounted.
-                raise RendezvousConnectionError(f"The directory '{self._directory}' is not there: make or mount it.")
+                raise RendezvousConnectionError(
+                    f"The directory '{self._directory}' is not there: "
+                    "make or mount it."
+                )
             yield
 
     @contextmanager
@@ -135,15 +167,30 @@ class DirectoryBackend(KeyValueBackend):
                 yield
 
     def _file(self, key: str) -> Path:
-        # Flat, because a key may stand beside keys under it. No key has a comma or a plus: what is too long for the
-        # name of a file goes on in a folder.
+        # Flat, because a key may stand beside keys under it. No key has a comma
+        # or a plus: what is too long for the name of a file goes on in a
+        # folder.
         name = key.replace("/", ",")
-        return self._keys / "+/".join(name[start : start + _PIECE] for start in range(0, len(name), _PIECE))
+        return self._keys / "+/".join(
+            name[start : start + _PIECE]
+            for start in range(0, len(name), _PIECE)
+        )
 
     def _names(self, prefix: str) -> list[str]:
-        files = (Path(folder, name) for folder, _, names in os.walk(self._keys, onerror=_refuse) for name in names)
-        keys = [str(file.relative_to(self._keys)).replace("+/", "").replace(",", "/") for file in files]
-        return [key for key in keys if key == prefix or key.startswith(f"{prefix}/")]
+        files = (
+            Path(folder, name)
+            for folder, _, names in os.walk(self._keys, onerror=_refuse)
+            for name in names
+        )
+        keys = [
+            str(file.relative_to(self._keys))
+            .replace("+/", "")
+            .replace(",", "/")
+            for file in files
+        ]
+        return [
+            key for key in keys if key == prefix or key.startswith(f"{prefix}/")
+        ]
 
     def _collect(self, prefix: str) -> dict[str, Entry]:
         found = {key: self._load(key) for key in self._names(prefix)}
@@ -158,18 +205,23 @@ class DirectoryBackend(KeyValueBackend):
         try:
             version, order = map(int, header.split())
         except ValueError as error:
-            raise RendezvousStateError(f"'{self._file(key)}' was not written by rdzv: {data[:80]!r}") from error
+            raise RendezvousStateError(
+                f"'{self._file(key)}' was not written by rdzv: {data[:80]!r}"
+            ) from error
         # Text: the number 1 would equal a foreign True or 1.0.
         return Entry(value, str(version), order)
 
     def _write(self, data: bytes) -> Path:
-        """Bytes in a file of its own, ready to replace another one: a process that dies while writing harms nothing."""
+        """Bytes in a file of its own, ready to replace another one.
+
+        A process that dies while writing harms nothing.
+        """
         new = self._run / "new"
         new.write_bytes(data)
         return new
 
     def _count(self) -> int:
-        """A number that no version of any key has had, larger than all before."""
+        """A number that no version of a key has had, larger than all before."""
         file = self._run / "count"
         number = int(file.read_bytes()) + 1 if file.exists() else 1
         self._write(b"%d" % number).replace(file)
@@ -177,6 +229,6 @@ class DirectoryBackend(KeyValueBackend):
 
 
 def _refuse(error: OSError) -> None:
-    """What cannot be listed is no empty folder; one that is not there yet is."""
+    """What cannot be listed is no empty folder; one not there yet is."""
     if not isinstance(error, FileNotFoundError):
         raise error

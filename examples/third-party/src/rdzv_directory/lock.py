@@ -1,4 +1,7 @@
-"""A file that one holds at a time, among processes and threads, and that a dead process lets go."""
+"""A file that one holds at a time, among processes and threads.
+
+A dead process lets it go.
+"""
 
 import fcntl
 import random
@@ -12,7 +15,9 @@ from rdzv_core import RendezvousConnectionError
 
 
 @contextmanager
-def locked(path: Path, timeout: float, gave_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def locked(
+    path: Path, timeout: float, gave_up: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     """Hold the lock; its folder must be there.
 
     Args:
@@ -29,13 +34,15 @@ def locked(path: Path, timeout: float, gave_up: Callable[[], bool] = lambda: Fal
         while not _try(file):
             if gave_up() or time.monotonic() >= deadline:
                 raise RendezvousConnectionError(
-                    f"'{path}' stayed locked; waited {timeout:g} s at most. Is a process stopped that holds it?"
+                    f"'{path}' stayed locked; waited {timeout:g} s at most. "
+                    "Is a process stopped that holds it?"
                 )
             time.sleep(random.uniform(0.0005, 0.002))
         try:
             yield
         finally:
-            # Closing the file is not enough: a process that was forked meanwhile has it open, too.
+            # Closing the file is not enough: a process that was forked
+            # meanwhile has it open, too.
             fcntl.flock(file, fcntl.LOCK_UN)
 
 

@@ -2,22 +2,41 @@
 
 from pathlib import Path
 
-from rdzv_core import BackendPlugin, Option, RendezvousParameterError, RendezvousParameters, parse_options
+from rdzv_core import (
+    BackendPlugin,
+    Option,
+    RendezvousParameterError,
+    RendezvousParameters,
+    parse_options,
+)
 
 from .backend import DirectoryBackend
 
 _OPTIONS = (
-    Option("prefix", "text", "rdzv", "What the names of every run begin with; runs with different ones never meet."),
+    Option(
+        "prefix",
+        "text",
+        "rdzv",
+        "What the names of every run begin with; runs with different ones "
+        "never meet.",
+    ),
 )
 
 
-def _create_backend(params: RendezvousParameters) -> tuple[DirectoryBackend, None]:
+def _create_backend(
+    params: RendezvousParameters,
+) -> tuple[DirectoryBackend, None]:
     options = parse_options(params.config, _OPTIONS)
     if not Path(params.endpoint).is_dir():
-        # At once, as for every parameter: one that is unmounted later is waited for, as a service that is away.
-        raise RendezvousParameterError(f"The directory '{params.endpoint}' is not there: make or mount it.")
+        # At once, as for every parameter: one that is unmounted later is
+        # waited for, as a service that is away.
+        raise RendezvousParameterError(
+            f"The directory '{params.endpoint}' is not there: make or mount it."
+        )
     # None: the rounds' stores are kept on the backend itself.
-    return DirectoryBackend(params.endpoint, params.run_id, prefix=options["prefix"]), None
+    return DirectoryBackend(
+        params.endpoint, params.run_id, prefix=options["prefix"]
+    ), None
 
 
 BACKEND = BackendPlugin(

@@ -1,4 +1,4 @@
-"""A register backend: a register in a file, with PyTorch's two methods and no more."""
+"""A register backend: a file, with PyTorch's two methods and no more."""
 
 import secrets
 from pathlib import Path
@@ -26,12 +26,16 @@ class FileRegister(RendezvousBackend):
     def get_state(self) -> tuple[bytes, Token] | None:
         with translated(self._folder):
             try:
-                token, _, state = (self._folder / "state").read_bytes().partition(b"\n")
+                token, _, state = (
+                    (self._folder / "state").read_bytes().partition(b"\n")
+                )
             except FileNotFoundError:
                 return None
             return state, token
 
-    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+    def set_state(
+        self, state: bytes, token: Token | None = None
+    ) -> tuple[bytes, Token, bool] | None:
         with translated(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             with locked(self._folder / "lock", timeout=10.0):
