@@ -48,6 +48,7 @@ class Node:
         candidacy: When it stands for election, and the term in which it leads.
         countdown: Until when drains and its own quarantine last, and since when it waits alone.
         reckoning: How its last round has ended, and what that costs it.
+        expected: The names of the machines that are expected to take part; none: they are not known.
     """
 
     settings: RendezvousSettings
@@ -67,6 +68,7 @@ class Node:
     candidacy: Candidacy = field(init=False)
     countdown: Countdown = field(init=False)
     reckoning: Reckoning = field(default_factory=Reckoning)
+    expected: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Give the node its id, and what follows from its settings."""
