@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -287,12 +287,15 @@ class RunInspector:
         counts = notice if applied else known
         return Drain(node, counts.seconds, counts.reason)
 
-    def await_departure(self, nodes: Collection[str], timeout: float) -> tuple[str, ...]:
+    def await_departure(
+        self, nodes: Collection[str], timeout: float, tell: Callable[[tuple[str, ...]], None] = lambda still_here: None
+    ) -> tuple[str, ...]:
         """Wait until nodes have left, or are gone.
 
         Args:
             nodes: Their ids.
             timeout: Seconds to wait.
+            tell: Gets those that are still here, at each change.
 
         Returns:
             Those that are still here after `timeout` seconds.
@@ -303,7 +306,8 @@ class RunInspector:
 
         def here(snapshot: DecodedSnapshot) -> tuple[str, ...]:
             live = {node.id for node in records.nodes_in(snapshot) if node.left is None}
-            return tuple(node for node in nodes if node in live)
+            tell(still_here := tuple(node for node in nodes if node in live))
+            return still_here
 
         deadline = time.monotonic() + timeout
         snapshot = self._client.read_all(records.NODES, deadline)
