@@ -26,6 +26,7 @@ from .engine import records, rules
 from .engine.client import DecodedSnapshot, Pauses, RetryingClient
 from .engine.codec import Record
 from .engine.handler import with_keys, with_leases
+from .engine.missing import listed
 from .engine.notices import (
     DrainNotice,
     Notices,
@@ -116,6 +117,8 @@ class Status:
         quarantines: Which nodes are quarantined, by name, for how long from when they learn of it, and why, in words.
         unreadable: Which nodes another version of rdzv runs, whose records this one cannot read, in words. In the phase
             ``unknown`` they are all that is known.
+        absent: Which machines are expected and not here, in words, as the node that leads has said last; None: none, or
+            it has not.
     """
 
     run_id: str
@@ -134,6 +137,7 @@ class Status:
     failed_first: tuple[str, ...] = ()
     quarantines: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    absent: str | None = None
 
 
 class RunInspector:
@@ -421,7 +425,14 @@ def _describe(run_id: str, control: DecodedSnapshot, found: State | None, nodes:
             for name, one in sorted(notices.quarantines.items())
             if not one.over
         ),
+        absent=_absent(state, published) if leader else None,
     )
+
+
+def _absent(state: State, published: RunStatus | None) -> str | None:
+    if published is None or published.round != state.round:
+        return None
+    return listed(published.missing or (), ", ", published.absent) or None
 
 
 def _takes(limits: Limits) -> str:
