@@ -32,7 +32,7 @@ def missing(expected: Sequence[str], here: Iterable[NodeRecord], gone: Iterable[
     Args:
         expected: The names of machines, or of the nodes of a world before.
         here: The nodes that are here.
-        gone: The ids of those that are known to be gone, or awaited: whoever names these names none of them twice.
+        gone: The ids of those that are known to be gone, or awaited: they are named anyway.
 
     Returns:
         None of them, too, if a node that is here is not expected: then one of them may be that node.

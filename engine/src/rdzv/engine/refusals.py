@@ -152,7 +152,7 @@ def timed_out(
     if live is None and status is not None:
         here = status.present
         # The news name no node that is here.
-        what = f"by the last news {_counted(node, here)}, and the run is {status.phase}.{_lacking(node, None, None)}"
+        what = f"by the last news {_counted(node, here)}, and the run is {status.phase}.{_absent(node, None, None)}"
     else:
         here = len(live or ())
         what = _missing_nodes(node, live or (), running, waited, alone=alone, failed=bool(reason))
@@ -181,7 +181,7 @@ def _missing_nodes(
     if status is not None and status.present > len(live):
         # Those that began together give up together, and take their records back.
         message += f" By the last news {status.present} were here."
-    message += _lacking(node, live, running) + _what_runs(node, len(inside))
+    message += _absent(node, live, running) + _what_runs(node, len(inside))
     if alone:
         seconds = node.settings.timeout.alone.total_seconds()
         message += (
@@ -194,7 +194,7 @@ def _missing_nodes(
     return message
 
 
-def _lacking(node: Node, live: Collection[NodeRecord] | None, running: State | None) -> str:
+def _absent(node: Node, live: Collection[NodeRecord] | None, running: State | None) -> str:
     """Who is missing, in a sentence: of the machines that are expected, or of the world before."""
     status, state = node.run.status, running or node.run.state or NO_STATE
     if status is not None and (live is None or status.present > len(live)):
