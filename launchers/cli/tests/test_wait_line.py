@@ -80,7 +80,7 @@ def test_each_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch)
     assert all(len(other) < 60 for other in others)
 
 
-def test_what_is_said_takes_its_place_also_what_is_logged(root: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_said_or_logged_takes_its_place(root: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_terminal(monkeypatch)
     log.show("rdzv: waiting")
     log.say("one")
