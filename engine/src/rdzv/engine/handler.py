@@ -170,10 +170,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             return self._runner.run(join.join(self._node, address, port, deadline, outcome))
 
     def expect(self, machines: Collection[str]) -> None:
-        """Name the machines of all nodes, as a platform lists them: messages say which of them have not come.
-
-        Where none are named, those of the world before are expected.
-        """
+        """Name the machines of all nodes, of which messages say which have not come; else those of the world before."""
         self._node.expected = tuple(machines)
 
     def is_closed(self) -> bool:

@@ -62,7 +62,6 @@ class Node:
     registration: Registration = field(default_factory=Registration)
     connection: Connection = field(init=False)
     failures: Failures = field(init=False)
-
     round: int = 0
     evicted_from: int = 0
     candidacy: Candidacy = field(init=False)
