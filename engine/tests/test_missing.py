@@ -28,7 +28,7 @@ def node(name: str, address: str = "") -> NodeRecord:
         ((f"node-0001{DOMAIN}", f"node-0002{DOMAIN}"), [node(f"node-0001{DOMAIN}")], (f"node-0002{DOMAIN}",)),
         # By address, as SkyPilot.
         (("10.0.0.1", "10.0.0.2"), [node("pod-a", "10.0.0.1")], ("10.0.0.2",)),
-        (("10.0.0.1", "10.0.0.2"), [node("10.0.0.3")], ()),
+        (("10.0.0.1", "11.0.0.1"), [node("10.0.0.3")], ()),
         (("fd00::1", "fd00::2"), [node("pod-a", "fd00::2")], ("fd00::1",)),
         # None has come.
         (("n1",), [], ("n1",)),

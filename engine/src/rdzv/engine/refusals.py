@@ -152,7 +152,7 @@ def timed_out(
     if live is None and status is not None:
         here = status.present
         # The news name no node that is here.
-        what = f"by the last news {_counted(node, here)}, and the run is {status.phase}.{_absent(node, None, None)}"
+        what = f"by the last news {_counted(node, here)}, and the run is {status.phase}.{_absent(node, (), None)}"
     else:
         here = len(live or ())
         what = _missing_nodes(node, live or (), running, waited, alone=alone, failed=bool(reason))
@@ -194,17 +194,17 @@ def _missing_nodes(
     return message
 
 
-def _absent(node: Node, live: Collection[NodeRecord] | None, running: State | None) -> str:
+def _absent(node: Node, live: Collection[NodeRecord], running: State | None) -> str:
     """Who is missing, in a sentence: of the machines that are expected, or of the world before."""
     status, state = node.run.status, running or node.run.state or NO_STATE
-    if status is not None and (live is None or status.present > len(live)):
-        names, total = status.missing or (), status.absent
+    if status is not None and status.present > len(live):
+        away = listed(status.missing or (), ", ", status.absent)
     else:
-        here = [record for record in live or () if record.attempt == node.settings.attempt]
+        here = [record for record in live if record.attempt == node.settings.attempt]
         departed = named_departures(status, state.round) if state.attempt == node.settings.attempt else ()
         gone = [departure.node for departure in departed]
-        names, total = missing(node.expected or [*map(name_of, state.world)], here, gone), 0
-    return f" Missing: {listed(names, ', ', total)}." if names else ""
+        away = listed(missing(node.expected or [*map(name_of, state.world)], here, gone), ", ")
+    return f" Missing: {away}." if away else ""
 
 
 def _are(number: int) -> str:
