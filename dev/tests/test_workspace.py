@@ -144,9 +144,10 @@ def test_the_engine_stays_small() -> None:
     of many nodes that are evicted 32, 4; that a deleted key is removed for good where nothing can bring it back, 98;
     what a machine lacks, which was half the agent's, and that a node which waits for it says so, 26; a refused timeout
     that is kept, 9; both names of a number that a source gives twice, and less for what cannot be read, 5; a
-    world for JAX, 6; that the key of what cannot be read is named, and an error of all loops said once, 11."""
+    world for JAX, 6; that the key of what cannot be read is named, and an error of all loops said once, 11; who is
+    missing of those that are expected, 74."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6550
+    assert sum(map(_lines_of_code, modules)) <= 6624
 
 
 def _lines_of_code(text: str) -> int:

@@ -168,6 +168,7 @@ GROUPS: Final = (
     ),
     Group(("rdzv.engine.worlds",), ("worlds", "lead_coroutine")),
     Group(("rdzv.engine.waits",), ("waits",)),
+    Group(("rdzv.engine.missing",), ("missing",)),
     Group(("rdzv.engine.ports",), ("ports",)),
     Group(("rdzv.engine.address",), ("address",)),
     Group(

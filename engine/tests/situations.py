@@ -17,6 +17,8 @@ FIRST: Final = Wait("a.4c", 0, Limits(2, 4), 15.0)
 LATER: Final = replace(FIRST, state=State(0, 1, ("a.4c", "b.91", "c.e0"), "10.0.0.1", 29500, 2, 4), leader="b.91")
 """Round 1 has three nodes."""
 
+MANY: Final = tuple(f"n{number}" for number in range(1, 24))
+
 AWAY: Final = RendezvousConnectionError("timed out")
 
 
@@ -42,6 +44,15 @@ SITUATIONS: Final[Mapping[str, tuple[Wait, str]]] = {
     "there are too few nodes": (
         replace(FIRST, status=gathering(Phase.GATHERING, 1)),
         "gathering, 1 here, 1 more needed",
+    ),
+    "the platform has told which there are": (
+        replace(FIRST, status=gathering(Phase.GATHERING, 1, missing=("b", "c", "d"))),
+        "gathering, 1 here, 1 more needed; missing: b, c, d",
+    ),
+    "it has told of many": (
+        replace(FIRST, limits=Limits(99, 99), status=gathering(Phase.GATHERING, 76, missing=MANY)),
+        "gathering, 76 here, 23 more needed; missing: n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14, "
+        "n15, n16, n17, n18, n19, n20, and 3 more",
     ),
     "a world takes a multiple of 4 nodes": (
         replace(FIRST, limits=Limits(4, 8, AdmissionRule(node_unit=4)), status=gathering(Phase.GATHERING, 3)),
@@ -100,6 +111,10 @@ SITUATIONS: Final[Mapping[str, tuple[Wait, str]]] = {
         replace(LATER, node="d.55", attempt=1, status=news(Phase.RE_FORMING, 0, 0, awaited=("a.4c", "b.91", "c.e0"))),
         "re-forming: round 1 of attempt 0 still has a.4c (rank 0), b.91 (rank 1), c.e0 (rank 2), until each "
         "leaves it or is silent for 15 s",
+    ),
+    "that attempt has begun, and one has not come again": (
+        replace(LATER, node="d.55", attempt=1, status=news(Phase.GATHERING, 1, missing=("c",))),
+        "gathering, 1 here, 1 more needed; missing: c",
     ),
     "all have left, and others come": (
         replace(LATER, node="d.55", status=news(Phase.ABANDONED, 0), leader=None, last_round=0),

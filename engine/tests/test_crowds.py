@@ -4,6 +4,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from rdzv_core.backend import ABSENT, Entry, Snapshot
@@ -13,7 +14,7 @@ from rdzv.engine.candidacy import CANDIDATES, CLAIM_PAUSE, FIRST_CANDIDATES, MOR
 from rdzv.engine.client import longest_pause
 from rdzv.engine.heartbeats import HeartbeatLeases
 from rdzv.engine.node import Node
-from rdzv.engine.records import NAMED, Departure, Phase, RunStatus
+from rdzv.engine.records import NAMED, Departure, Phase, RunStatus, State
 from rdzv.engine.refusals import timed_out
 
 from .coroutines import Harness
@@ -321,6 +322,13 @@ class TestStatus:
         names = tuple(f"n{rank}" for rank in range(300))
         assert RunStatus(3, Phase.RE_FORMING, 300, 1, awaited=names).shortened(None).awaited == names[:NAMED]
 
+    def test_it_names_the_first_of_those_that_are_missing_and_counts_the_others(self) -> None:
+        names = tuple(f"n{rank}" for rank in range(300))
+        short = RunStatus(3, Phase.GATHERING, 1, 0, missing=names).shortened(None)
+        assert (short.missing, short.more_missing, short.absent) == (names[:NAMED], 300 - NAMED, 300)
+        small = RunStatus(3, Phase.GATHERING, 1, 0, missing=names[:NAMED])
+        assert small.shortened(None) == small
+
     def test_a_small_one_stays_as_it_is(self) -> None:
         status = RunStatus(3, Phase.RE_FORMING, 1, 1, self.lost(2, 1))
         assert (status.shortened(None).gone, status.shortened(None).left) == (2, 1)
@@ -334,6 +342,60 @@ def test_a_message_lists_twenty_nodes_and_counts_the_others() -> None:
     error = timed_out(node, [record] * 50, None, 1.0, alone=False, reason=None)
     assert "a, a, and 30 more)" in str(error)
     assert str(error).count("a, ") == 20
+
+
+class TestWhoIsMissing:
+    """The sentence of a node that gives up."""
+
+    def of(self, node: Node, live: list[str] | None, running: State | None = None) -> str:
+        record = node.registration.record
+        assert record is not None
+        here = None if live is None else [replace(record, id=name) for name in live]
+        return str(timed_out(node, here, running, 1.0, alone=False, reason=None))
+
+    def test_of_a_list_those_are_named_that_have_not_come(self) -> None:
+        node = Harness().registered()
+        assert "Missing" not in self.of(node, ["a"])
+        node.expected = ("a", "b", "c")
+        assert " Missing: b, c." in self.of(node, ["a"])
+        assert "Missing" not in self.of(node, ["a", "b", "c"])
+        assert "Missing" not in self.of(node, ["a", "x"])
+        node.expected = tuple(f"n{number}" for number in range(50))
+        assert f" Missing: {', '.join(node.expected[1:21])}, and 29 more." in self.of(node, ["n0"])
+
+    def test_without_one_those_of_the_world_before_are(self) -> None:
+        node = Harness().registered()
+        node.run.state = replace(state("a.1", "b.2", "c.3"), attempt=0)
+        assert " Missing: b, c." in self.of(node, ["a.1"])
+        # A world on pages was read.
+        node.run.state = replace(node.run.state, world=())
+        assert " Missing: c." in self.of(node, ["a.1"], state("a.1", "c.3"))
+        # Of those that are gone stands there why.
+        node.run.state = state("a.1", "b.2", "c.3")
+        number, lost = node.run.state.round, Departure("b.2", 1, False, "why")
+        node.run.status = RunStatus(number, Phase.RE_FORMING, 1, 0, (lost,))
+        assert " Missing: c. Of round" in self.of(node, ["a.1"])
+        # But the next attempt expects them.
+        node.run.state = replace(node.run.state, attempt=node.settings.attempt - 1)
+        assert " Missing: b, c. Of round" in self.of(node, ["a.1"])
+
+    def test_a_node_of_another_attempt_has_not_come_to_this_one(self) -> None:
+        node = Harness().registered()
+        node.expected = ("a", "b")
+        record = node.registration.record
+        assert record is not None
+        live = [record, replace(record, id="b.4", attempt=record.attempt + 1)]
+        assert " Missing: b." in str(timed_out(node, live, None, 1.0, alone=False, reason=None))
+
+    def test_those_that_give_up_together_name_who_was_missing_before(self) -> None:
+        node = Harness().registered()
+        node.expected = ("a", "b", "c", "d")
+        node.run.status = RunStatus(0, Phase.GATHERING, 2, 0, missing=("c", "d"), more_missing=70)
+        assert " Missing: c, d, and 70 more." in self.of(node, ["a"])
+        assert " Missing: c, d, and 70 more." in self.of(node, None)
+        assert " Missing: c, d." in self.of(node, ["a", "b"])
+        node.run.status = RunStatus(0, Phase.GATHERING, 2, 0)
+        assert "Missing" not in self.of(node, None)
 
 
 def test_a_message_lists_twenty_that_are_gone_and_counts_the_others(clock: Clock) -> None:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,11 +23,11 @@ from rdzv_core.handler import Drain
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import registered_backends
 
-from rdzv import DynamicRendezvousHandler
+from rdzv import DynamicRendezvousHandler, inspector
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.handler import create_handler, with_keys, with_leases
 from rdzv.engine.notices import Failure, Verdict, drain_key, failure_key
-from rdzv.engine.records import Closed, NodeRecord
+from rdzv.engine.records import NO_STATE, Closed, NodeRecord, Phase, RunStatus
 from rdzv.inspector import RunInspector
 from rdzv.settings import RendezvousSettings
 
@@ -536,6 +537,27 @@ def test_status_says_how_many_are_wanted(shared: Shared, rule: dict[str, int], s
         wait_until(lambda: observer.status(5.0).takes == f"a world takes {says}")
         node.shutdown()
         assert isinstance(waits.exception(10), RendezvousError)
+
+
+def test_status_names_who_is_expected_as_long_as_that_is_news(shared: Shared) -> None:
+    nodes = [shared.node(nodes=2, node_name=name) for name in "ab"]
+    for node in nodes:
+        node.expect(("a", "b", "c"))
+    with ThreadPoolExecutor(2) as pool, RunInspector(shared.params()) as observer:
+        assert observer.status(5.0).absent is None
+        waits = [pool.submit(nodes[0].next_rendezvous)]
+        wait_until(lambda: observer.status(5.0).absent == "b, c")
+        waits.append(pool.submit(nodes[1].next_rendezvous))
+        assert [one.result(10).world_size for one in waits] == [2, 2]
+        wait_until(lambda: observer.status(5.0).phase == "running")
+        assert observer.status(5.0).absent is None
+
+
+def test_what_a_leader_has_said_of_another_round_or_before_it_died_is_no_news() -> None:
+    status = RunStatus(1, Phase.GATHERING, 1, 0, missing=("b",), more_missing=9)
+    assert inspector._absent(NO_STATE, status) is None
+    assert inspector._absent(NO_STATE, None) is None
+    assert inspector._absent(replace(NO_STATE, round=1), status) == "b, and 9 more"
 
 
 class TestFitness:

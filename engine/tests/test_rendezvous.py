@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import sys
 import threading
 import time
@@ -357,6 +358,16 @@ class TestGathering:
         assert not waiting.done()
         run.join(*run.nodes(2, 3, 3))
         assert waiting.result(10).world_size == 3
+
+    def test_each_node_knows_who_is_expected_and_has_not_come(self, run: Run) -> None:
+        nodes = run.node(4, 4, node_name="a"), run.node(4, 4, join=2.5, node_name="b")
+        for node in nodes:
+            node.expect(("a", "b", "c", "d"))
+        waiting = run.join(*nodes)
+        both = " 2 more needed; missing: c, d"
+        wait_until(lambda: all(node.view.waits_for(1.0).endswith(both) for node in nodes))
+        assert re.search(r"2 are missing\. Missing: c, d\.", str(waiting[1].exception(10)))
+        wait_until(lambda: nodes[0].view.waits_for(1.0).endswith(" 3 more needed; missing: b, c, d"))
 
     def test_a_timeout_during_the_last_call_says_so(self, simple: Run) -> None:
         with pytest.raises(errors.RendezvousTimeoutError, match=r"1 of at least 1 node is here.*the last call of 5 s"):

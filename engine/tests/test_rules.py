@@ -193,6 +193,43 @@ class TestAwaited:
         assert hold.status.awaited == ("a", "b")
 
 
+class TestMissing:
+    """Who is expected and not here: by a list of machines, or by the world before."""
+
+    MACHINES = ("a", "b", "c", "d")
+
+    def test_of_a_list_those_are_named_that_have_not_come(self) -> None:
+        hold = held(decide(None, node("a"), expected=self.MACHINES))
+        assert (hold.status.phase, hold.status.missing) == ("gathering", ("b", "c", "d"))
+        hold = held(decide(None, node("a"), node("b"), expected=self.MACHINES))
+        assert (hold.status.phase, hold.status.missing) == ("last call", ("c", "d"))
+
+    def test_without_a_list_none_is_expected_in_a_first_world(self) -> None:
+        assert held(decide(None, node("a"))).status.missing is None
+
+    def test_when_all_are_here_none_is(self) -> None:
+        hold = held(decide(None, node("a"), expected=("a",)))
+        assert (hold.status.phase, hold.status.missing) == ("gathering", None)
+
+    def test_of_a_round_that_runs_none_is(self) -> None:
+        assert held(decide(state("a", "b"), node("a"), node("b"), expected=self.MACHINES)).status.missing is None
+
+    def test_those_that_are_gone_or_awaited_are_not_named_twice(self) -> None:
+        world = state("a", "b", "c", min_nodes=3)
+        hold = held(decide(world, node("a", last_round=1), node("b"), expected=self.MACHINES))
+        assert [one.node for one in hold.status.departures] == ["c"]
+        assert (hold.status.awaited, hold.status.missing) == (("b",), ("d",))
+
+    def test_the_next_attempt_expects_the_nodes_of_the_one_before(self) -> None:
+        world = state("a.1", "b.2", "c.3", min_nodes=3)
+        hold = held(decide(world, node("b.7", attempt=1)))
+        assert (hold.status.phase, hold.status.missing) == ("gathering", ("a", "c"))
+        # One of the attempt before has not come to this one.
+        closed = replace(world, closed=Closed("a.1", "enough", False))
+        hold = held(decide(closed, node("a.1", last_round=1), node("b.7", attempt=1)))
+        assert hold.status.missing == ("a", "c")
+
+
 class TestNews:
     def test_a_quiet_round_has_none(self) -> None:
         assert held(decide(state("a", "b"), node("a"), node("b"))).status == RunStatus(1, Phase.RUNNING, 2, 0)

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -26,6 +26,7 @@ from .engine import records, rules
 from .engine.client import DecodedSnapshot, Pauses, RetryingClient
 from .engine.codec import Record
 from .engine.handler import with_keys, with_leases
+from .engine.missing import listed
 from .engine.notices import (
     DrainNotice,
     Notices,
@@ -116,6 +117,8 @@ class Status:
         quarantines: Which nodes are quarantined, by name, for how long from when they learn of it, and why, in words.
         unreadable: Which nodes another version of rdzv runs, whose records this one cannot read, in words. In the phase
             ``unknown`` they are all that is known.
+        absent: Which machines are expected and not here, in words, as the node that leads has said last; None: none, or
+            it has not.
     """
 
     run_id: str
@@ -134,6 +137,7 @@ class Status:
     failed_first: tuple[str, ...] = ()
     quarantines: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    absent: str | None = None
 
 
 class RunInspector:
@@ -287,12 +291,15 @@ class RunInspector:
         counts = notice if applied else known
         return Drain(node, counts.seconds, counts.reason)
 
-    def await_departure(self, nodes: Collection[str], timeout: float) -> tuple[str, ...]:
+    def await_departure(
+        self, nodes: Collection[str], timeout: float, tell: Callable[[tuple[str, ...]], None] = lambda still_here: None
+    ) -> tuple[str, ...]:
         """Wait until nodes have left, or are gone.
 
         Args:
             nodes: Their ids.
             timeout: Seconds to wait.
+            tell: Gets those that are still here, at each change.
 
         Returns:
             Those that are still here after `timeout` seconds.
@@ -303,7 +310,8 @@ class RunInspector:
 
         def here(snapshot: DecodedSnapshot) -> tuple[str, ...]:
             live = {node.id for node in records.nodes_in(snapshot) if node.left is None}
-            return tuple(node for node in nodes if node in live)
+            tell(still_here := tuple(node for node in nodes if node in live))
+            return still_here
 
         deadline = time.monotonic() + timeout
         snapshot = self._client.read_all(records.NODES, deadline)
@@ -417,7 +425,14 @@ def _describe(run_id: str, control: DecodedSnapshot, found: State | None, nodes:
             for name, one in sorted(notices.quarantines.items())
             if not one.over
         ),
+        absent=_absent(state, published) if leader else None,
     )
+
+
+def _absent(state: State, published: RunStatus | None) -> str | None:
+    if published is None or published.round != state.round:
+        return None
+    return listed(published.missing or (), ", ", published.absent) or None
 
 
 def _takes(limits: Limits) -> str:

@@ -26,7 +26,7 @@ from rdzv_core import BackendPlugin
 from rdzv_core.errors import RendezvousDeniedError
 from rdzv_core.text import printable
 
-from rdzv_cli import common, log, main, run
+from rdzv_cli import common, log, main, run, wait_line
 from rdzv_cli.agent.devices import processes
 from rdzv_cli.common import signal_name, signal_number
 
@@ -178,7 +178,7 @@ def test_a_waiting_node_reports_a_silent_service(
     backend = MemoryBackend()
     handler = DynamicRendezvousHandler.from_backend("run", None, backend, 1, 1, keep_alive_interval=0.1)
     progress = run._Progress(handler)
-    monkeypatch.setattr(run, "_MOST", 0.0)
+    monkeypatch.setattr(wait_line, "EVERY", 0.0)
 
     def waits(seconds: float) -> str:
         progress.waiting(seconds)
@@ -198,12 +198,13 @@ def test_a_waiting_node_reports_a_silent_service(
         silent = r"\(no call to the service has succeeded for \d s, .* without this node: it is away\), 12 s of 600 s$"
         assert re.search(silent, waits(12.0))
         # On a terminal, a line that wraps could not be taken away again.
-        monkeypatch.setattr(progress, "_terminal", True)
+        monkeypatch.setattr(progress._line, "is_in_place", True)
         monkeypatch.setenv("COLUMNS", "60")
         shown = waits(12.0).removeprefix("\r\x1b[K")
         assert shown.startswith("rdzv: waiting")
         assert shown.endswith("12 s of 600 s")
         assert len(shown) < 60
+        log.clear()
     finally:
         backend.reconnect()
         handler.leave()
@@ -238,7 +239,7 @@ def test_a_node_that_is_refused_reports_why_and_for_how_long_it_tries(
             handler.leave()
 
 
-def test_a_wait_is_reported_soon_and_then_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_is_reported_soon_and_then_once_in_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     handler = DynamicRendezvousHandler.from_backend("run", None, MemoryBackend(), 1, 1)
     progress = run._Progress(handler)
 
@@ -248,16 +249,16 @@ def test_a_wait_is_reported_soon_and_then_ever_more_seldom(capsys: pytest.Captur
         log.flush()
         return [float(line.rpartition(", ")[2].split()[0]) for line in capsys.readouterr().err.splitlines()]
 
-    assert told(130) == [2, 4, 8, 16, 32, 62, 92, 122]
+    assert told(50) == [2, 12, 22, 32, 42]
     # The next wait begins anew.
-    assert told(5) == [2, 4]
+    assert told(15) == [2, 12]
 
 
 @pytest.mark.parametrize(("join", "told"), [(300.0, r"alone for \d s of 60 s"), (30.0, "7 s of 30 s")])
 def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
     join: float, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_MOST", 0.0)
+    monkeypatch.setattr(wait_line, "EVERY", 0.0)
     with contextlib.closing(Run("memory")) as world:
         stays, *leave = nodes = world.nodes(3, 3, 3, join=join)
         progress = run._Progress(stays)

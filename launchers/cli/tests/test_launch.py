@@ -83,7 +83,7 @@ def test_the_elements_of_an_array_are_the_nodes_of_one_job() -> None:
     # Each is started again alone: its higher attempt would take the run from the others.
     assert given(again, "job") == {"run_id": "rdzv-3", "nnodes": "4", "node_name": "n1"}
     assert [one.name for one in job.ignored()] == ["SLURM_RESTART_COUNT"]
-    assert job.first_host() is None
+    assert job.hosts() is job.first_host() is None
     assert given(STEP, "job") == given(STEP)
 
 
@@ -152,10 +152,17 @@ def test_ports_are_below_those_of_connections_and_differ() -> None:
     assert port_of("größe") == port_of("größe".encode().decode("ascii", "surrogateescape"))
 
 
+def test_all_hosts_are_expected() -> None:
+    hosts = launch(STEP | {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]"}).hosts()
+    assert hosts is not None
+    assert hosts.value == ("n1", "n2")
+    assert launch({}).hosts() is None
+
+
 def test_hosts_that_are_not_those_of_the_nodes_are_not_taken() -> None:
     """mpirun may start fewer nodes than the job has, and not the first of them."""
     fewer = launch(RECORDED["mpirun-in-slurm"]["environ"] | {"OMPI_COMM_WORLD_SIZE": "2"})
-    assert fewer.first_host() is None
+    assert fewer.hosts() is fewer.first_host() is None
     assert [(one.name, one.reason) for one in fewer.ignored()] == [
         ("SLURM_STEP_NODELIST", "hosts: 3 hosts, and 2 nodes")
     ]

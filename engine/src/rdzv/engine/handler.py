@@ -169,6 +169,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         with self._ports.reserved(address, deadline, lacks) as port:
             return self._runner.run(join.join(self._node, address, port, deadline, outcome))
 
+    def expect(self, machines: Collection[str]) -> None:
+        """Name the machines of all nodes, of which messages say which have not come; else those of the world before."""
+        self._node.expected = tuple(machines)
+
     def is_closed(self) -> bool:
         """See `RendezvousHandler`. Answers from what this node knows; only the first call may wait."""
         self._look()

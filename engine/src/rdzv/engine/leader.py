@@ -328,6 +328,7 @@ class _LeaderTerm:
             known=self.status.last,
             due=self.growth.due(now),
             notices=self.quarantines.notices(state)[0],
+            expected=self.node.expected,
         )
 
     def decide(self, state: State | None, nodes: Collection[NodeRecord]) -> rules.Publish | rules.Defer:

@@ -48,6 +48,7 @@ class Node:
         candidacy: When it stands for election, and the term in which it leads.
         countdown: Until when drains and its own quarantine last, and since when it waits alone.
         reckoning: How its last round has ended, and what that costs it.
+        expected: The names of the machines that are expected to take part; none: they are not known.
     """
 
     settings: RendezvousSettings
@@ -61,12 +62,12 @@ class Node:
     registration: Registration = field(default_factory=Registration)
     connection: Connection = field(init=False)
     failures: Failures = field(init=False)
-
     round: int = 0
     evicted_from: int = 0
     candidacy: Candidacy = field(init=False)
     countdown: Countdown = field(init=False)
     reckoning: Reckoning = field(default_factory=Reckoning)
+    expected: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Give the node its id, and what follows from its settings."""

@@ -334,6 +334,8 @@ class RunStatus(Record):
         awaited: The ids of the members for which the next round waits: each has to leave this one, or to be lost. At
             most `NAMED`; None: there are none, or the leader is of an older version.
         ends_in: Seconds until the last call is over, from this news on, unless another node comes; None: as `awaited`.
+        missing: Who is expected besides and not here, by name; None: as `awaited`.
+        more_missing: How many are missing beside those that are named.
     """
 
     round: int
@@ -346,6 +348,13 @@ class RunStatus(Record):
     drained: tuple[Name, ...] = ()
     awaited: tuple[Name, ...] | None = field(default=None, metadata=LATER)
     ends_in: float | None = field(default=None, compare=False, metadata=LATER)
+    missing: tuple[Name, ...] | None = field(default=None, metadata=LATER)
+    more_missing: int | None = field(default=None, metadata=LATER)
+
+    @property
+    def absent(self) -> int:
+        """How many are missing."""
+        return len(self.missing or ()) + (self.more_missing or 0)
 
     @property
     def left(self) -> int:
@@ -359,7 +368,7 @@ class RunStatus(Record):
 
     def shortened(self, before: "RunStatus | None") -> "RunStatus":
         """The same with at most `NAMED` departures: those that the status before has named stay, then by rank. As many
-        awaited members, the first by rank.
+        awaited members, the first by rank, and of those that are missing.
 
         The causes are short, too: a node may have left with any text.
         """
@@ -369,7 +378,9 @@ class RunStatus(Record):
         named, more = ordered[:NAMED], ordered[NAMED:]
         left = sum(departure.left for departure in more)
         awaited = None if self.awaited is None else self.awaited[:NAMED]
-        return replace(self, departures=tuple(named), more_left=left, more_lost=len(more) - left, awaited=awaited)
+        missing = None if self.missing is None else self.missing[:NAMED]
+        status = replace(self, departures=tuple(named), more_left=left, more_lost=len(more) - left, awaited=awaited)
+        return replace(status, missing=missing, more_missing=max(0, self.absent - NAMED) or None)
 
 
 def named_departures(status: RunStatus | None, number: int) -> tuple[Departure, ...]:

@@ -1,23 +1,22 @@
 """Why a caller gets no world: the errors of `next_rendezvous`, in words."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final
 
 from rdzv_core import errors
 
 from . import rules
+from .missing import listed, missing
 from .node import Node
+from .notices import name_of
 from .pace import status_interval
-from .records import NodeRecord, Phase, State, named_departures
+from .records import NO_STATE, NodeRecord, Phase, State, named_departures
 from .report import is_out, out_until
 from .run_view import Presence
 
 READERS: Final = 64
 """Nodes up to which each that gives up reads all records, for its message: those that began together give up together.
 """
-
-_LISTED: Final = 20
-"""Nodes that a message lists; of more it tells how many."""
 
 
 def raise_if_cannot_join(node: Node) -> None:
@@ -153,7 +152,7 @@ def timed_out(
     if live is None and status is not None:
         here = status.present
         # The news name no node that is here.
-        what = f"by the last news {_counted(node, here)}, and the run is {status.phase}."
+        what = f"by the last news {_counted(node, here)}, and the run is {status.phase}.{_absent(node, (), None)}"
     else:
         here = len(live or ())
         what = _missing_nodes(node, live or (), running, waited, alone=alone, failed=bool(reason))
@@ -176,13 +175,13 @@ def _missing_nodes(
     node: Node, live: Collection[NodeRecord], running: State | None, waited: float, *, alone: bool, failed: bool
 ) -> str:
     inside = rules.active_members(running, live) if running is not None else []
-    names = _listed(sorted(record.id for record in live), ", ") or "none"
+    names = listed(sorted(record.id for record in live), ", ") or "none"
     message = f"{_counted(node, len(live), f' ({names})')}."
     status = node.run.status
     if status is not None and status.present > len(live):
         # Those that began together give up together, and take their records back.
         message += f" By the last news {status.present} were here."
-    message += _what_runs(node, len(inside))
+    message += _absent(node, live, running) + _what_runs(node, len(inside))
     if alone:
         seconds = node.settings.timeout.alone.total_seconds()
         message += (
@@ -195,10 +194,17 @@ def _missing_nodes(
     return message
 
 
-def _listed(items: Sequence[str], separator: str, total: int = 0) -> str:
-    """The first items of a list, which has `total` at least, and how many more there are."""
-    more = max(total, len(items)) - len(items[:_LISTED])
-    return separator.join([*items[:_LISTED], *([f"and {more} more"] if more else [])])
+def _absent(node: Node, live: Collection[NodeRecord], running: State | None) -> str:
+    """Who is missing, in a sentence: of the machines that are expected, or of the world before."""
+    status, state = node.run.status, running or node.run.state or NO_STATE
+    if status is not None and status.present > len(live):
+        away = listed(status.missing or (), ", ", status.absent)
+    else:
+        here = [record for record in live if record.attempt == node.settings.attempt]
+        departed = named_departures(status, state.round) if state.attempt == node.settings.attempt else ()
+        gone = [departure.node for departure in departed]
+        away = listed(missing(node.expected or [*map(name_of, state.world)], here, gone), ", ")
+    return f" Missing: {away}." if away else ""
 
 
 def _are(number: int) -> str:
@@ -215,7 +221,7 @@ def _what_runs(node: Node, inside: int) -> str:
         return ""
     departures = named_departures(status, state.round)
     causes = [f"'{one.node}' {'has left' if one.left else 'is gone'}: {one.cause}" for one in departures]
-    gone = _listed(causes, "; ", status.gone if status is not None and departures else 0)
+    gone = listed(causes, "; ", status.gone if status is not None and departures else 0)
     if not inside:
         return f" Of round {state.round}, {gone}." if gone else ""
     return f" Round {state.round} is running with {_nodes(inside)}{f' ({gone})' if gone else ''}."

@@ -13,7 +13,8 @@ from enum import Enum
 from typing import Final
 
 from . import eligibility
-from .notices import NONE, Notices
+from .missing import missing
+from .notices import NONE, Notices, name_of
 from .records import NO_STATE, Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State, named_departures
 
 _AFTER_ARRIVAL: Final = 1 / 4
@@ -21,6 +22,9 @@ _AFTER_ARRIVAL: Final = 1 / 4
 
 _LONGEST: Final = 2
 """So many times its length a last call lasts at most, however many arrive."""
+
+_SHORT: Final = (Phase.GATHERING, Phase.RE_FORMING)
+"""Nodes may be missing."""
 
 _RAN_OUT: Final = "its lease ran out: it died, hangs or is cut off"
 
@@ -42,6 +46,7 @@ class Situation:
         known: The status published before: which members were already known to be gone.
         due: The ids of the nodes for which a running world is asked to grow by now; None: of all.
         notices: Who drains, and who is quarantined.
+        expected: The names of the machines that are expected; none: they are not known.
     """
 
     state: State | None
@@ -55,6 +60,7 @@ class Situation:
     known: RunStatus | None = None
     due: Collection[str] | None = None
     notices: Notices = NONE
+    expected: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +413,20 @@ def _status(
     lost = () if state.closed else tuple(departed.values())
     present, doing = len(inside) + len(waiting), phase(state, inside)
     awaited = tuple(_in_use(state, live, departed)) if doing is Phase.RE_FORMING else ()
-    return RunStatus(state.round, doing, present, news, lost, drained=tuple(sorted(drained)), awaited=awaited or None)
+    away = _missing(state, live, [*departed, *awaited], situation) if doing in _SHORT else None
+    goes = tuple(sorted(drained))
+    return RunStatus(state.round, doing, present, news, lost, drained=goes, awaited=awaited or None, missing=away)
+
+
+def _missing(
+    state: State, live: Collection[NodeRecord], named: Collection[str], situation: Situation
+) -> tuple[str, ...] | None:
+    """Who is expected and not here: by the platform, or by the world before; without those that are named anyway."""
+    before = situation.state or state
+    here = [node for node in live if node.attempt == state.attempt]
+    # Those of an earlier attempt may be gone, and are expected in this one.
+    known = named if before.attempt == state.attempt else ()
+    return missing(situation.expected or [*map(name_of, before.world)], here, known) or None
 
 
 def _news(

@@ -7,15 +7,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 
 from ..admission import Limits
+from .missing import LISTED, listed
 from .records import NAMED, NO_STATE, Phase, RunStatus, State
-
-_SPELLED: Final = 3
-"""Nodes that a line names; of more it gives the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,8 @@ def _others(wait: Wait, news: RunStatus) -> str:
     here, state = f"{news.phase}, {news.present} here", wait.state
     if news.phase is Phase.LAST_CALL:
         soon = f"in {math.ceil(wait.forms_in)} s" if 0 < wait.forms_in < math.inf else "soon"
-        return f"{here}: the round begins {soon}, or at once with {wait.limits.largest(wait.limits.max_nodes)}"
+        most = wait.limits.largest(wait.limits.max_nodes)
+        return f"{here}: the round begins {soon}, or at once with {most}{_absent(wait, news)}"
     if news.phase is Phase.RUNNING:
         return f"{here}: {_running(wait, news)}"
     # This node has left the round; the news may be older.
@@ -125,8 +123,16 @@ def _others(wait: Wait, news: RunStatus) -> str:
     if awaited:
         there = f"round {state.round}{_of_attempt(wait, state)} still has {_named(state, awaited)}"
         return f"{news.phase}: {there}, until each leaves it or is silent for {wait.ttl:g} s"
-    gone = _named(state, [one.node for one in news.departures], news.gone)
-    return f"{here}{_short(wait, news.present)}{f'; gone: {gone}' if gone else ''}"
+    return f"{here}{_short(wait, news.present)}{_absent(wait, news)}"
+
+
+def _absent(wait: Wait, news: RunStatus) -> str:
+    """Who is not here: the members that are gone, and who is expected besides."""
+    # That those of an earlier attempt are gone is what the wait was for.
+    is_own = wait.state.attempt == wait.attempt
+    gone = _named(wait.state, [one.node for one in news.departures], news.gone) if is_own else ""
+    away = listed(news.missing or (), ", ", news.absent)
+    return f"{f'; gone: {gone}' if gone else ''}{f'; missing: {away}' if away else ''}"
 
 
 def _running(wait: Wait, news: RunStatus) -> str:
@@ -151,8 +157,8 @@ def _short(wait: Wait, here: int) -> str:
 def _named(state: State, nodes: Sequence[str], count: int = 0) -> str:
     """Some members of a world, each with its rank; of many how many there are beside."""
     named = {node: f"{node} (rank {rank})" for rank, node in enumerate(state.world)}
-    spelled = ", ".join(named.get(node, node) for node in nodes[:_SPELLED])
-    more = max(count, len(nodes)) - _SPELLED
+    spelled = ", ".join(named.get(node, node) for node in nodes[:LISTED])
+    more = max(count, len(nodes)) - LISTED
     if more <= 0:
         return spelled
     # A status names at most so many, and this node may have been one of them.

@@ -9,6 +9,7 @@ from rdzv_core.text import printable
 
 from .common import add_run_options, parameters, seconds, user
 from .output import show
+from .wait_line import listed
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             left = inspector.purge(deadline - time.monotonic())
             if left:
                 raise RendezvousTimeoutError(
-                    f"Nothing was purged; still there after {arguments.timeout:.0f} s: {', '.join(left)}. "
+                    f"Nothing was purged; still there after {arguments.timeout:.0f} s: {listed(left)}. "
                     "Stop these nodes and purge again."
                 )
             show(f"Every key of the run '{shown_id}' is removed.")

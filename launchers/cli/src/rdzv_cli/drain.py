@@ -1,17 +1,26 @@
 """``rdzv drain``: have a node leave its run, after a while in which the others save their work."""
 
 import argparse
+import time
+from collections.abc import Sequence
+from concurrent.futures import wait
 from typing import Final
 
 from rdzv.inspector import RunInspector
 from rdzv_core.errors import RendezvousTimeoutError
 from rdzv_core.text import printable
+from rdzv_core.threads import in_thread
 
 from .common import add_run_options, parameters, seconds
+from .log import clear, flush
 from .output import show
+from .wait_line import WaitLine, listed
 
 _PATIENCE: Final = 60.0
 """Seconds that a node may take to go once its time is over: its program has its grace period then."""
+
+_POLL: Final = 0.05
+"""Seconds between two looks at whether they have."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -56,10 +65,30 @@ def run(arguments: argparse.Namespace) -> int:
         nodes = [drain.node for drain in drains]
         if arguments.wait is None:
             return 0
-        if still_here := inspector.await_departure(nodes, arguments.seconds + arguments.wait):
+        if still_here := _await_departure(inspector, nodes, arguments.seconds + arguments.wait):
             raise RendezvousTimeoutError(
-                f"Still in the run '{run_id}' {arguments.wait:g} s after their time was over: "
-                f"{', '.join(map(printable, still_here))}. Look at what their programs do, or give a longer --wait."
+                f"Still in the run '{run_id}' {arguments.wait:g} s after their time was over: {listed(still_here)}. "
+                "Look at what their programs do, or give a longer --wait."
             )
         show(f"{'It has' if len(nodes) == 1 else 'They have'} left.")
     return 0
+
+
+def _await_departure(inspector: RunInspector, nodes: Sequence[str], timeout: float) -> Sequence[str]:
+    """Wait for nodes to leave, and show meanwhile which are still here; returns those that are in the end."""
+    here, line, began = nodes, WaitLine(), time.monotonic()
+
+    def note(still_here: Sequence[str]) -> None:
+        nonlocal here
+        here = still_here
+
+    def in_words(waited: float) -> str:
+        return f"waiting for {listed(here)} to leave, {waited:.0f} s of {timeout:.0f} s"
+
+    asked = in_thread(lambda: inspector.await_departure(nodes, timeout, note), "rdzv-drain")
+    while not wait([asked], _POLL).done:
+        line.waits(time.monotonic() - began, in_words)
+    if line.is_in_place:
+        clear()
+        flush()
+    return asked.result()

@@ -115,15 +115,19 @@ class Launch:
             return None
         return Taken(str(nodes.value * elements.value), (*elements.names, *nodes.names), nodes.platform)
 
-    def first_host(self) -> Taken | None:
-        """The host that all nodes know as the first; None: they know none."""
+    def hosts(self) -> Taken | None:
+        """The hosts of all nodes; None: they are not known."""
         hosts, nodes = self.found.facts.get(Fact.HOSTS), self.found.get(Fact.NODES)
         # mpirun may start fewer nodes than a job has, and not the first of them. (MIN:MAX is a text.)
-        if self.is_array or (hosts and isinstance(nodes, int) and nodes != len(hosts.value)):
+        if self.is_array or hosts is None or (isinstance(nodes, int) and nodes != len(hosts.value)):
             return None
-        if hosts:
+        return hosts
+
+    def first_host(self) -> Taken | None:
+        """The host that all nodes know as the first; None: they know none."""
+        if hosts := self.hosts():
             return replace(hosts, value=hosts.value[0])
-        return self.found.facts.get(Fact.FIRST_HOST)
+        return None if self.is_array or Fact.HOSTS in self.found.facts else self.found.facts.get(Fact.FIRST_HOST)
 
     def drain(self, now: float) -> tuple[float, float]:
         """What ``--drain auto`` means: how many seconds a drain takes, and in how many it begins unasked.

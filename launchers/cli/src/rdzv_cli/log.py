@@ -12,6 +12,7 @@ import logging
 import os
 import select
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -27,6 +28,9 @@ _LONGEST: Final = 8000
 
 _FLUSH: Final = 2.0
 """Seconds that the reader gets, at the end, to take what was said."""
+
+_ERASE: Final = "\r\x1b[K"
+"""Takes the last line of a terminal away."""
 
 _node = ""
 """The id of the node that speaks; empty while there is none."""
@@ -57,11 +61,17 @@ def _nothing() -> None:
 _before: Callable[[], None] = _nothing
 """Says what is to stand before the next line."""
 
+_turn: Final = threading.RLock()
+"""Who has it writes: no other comes between the line that is shown and what takes its place."""
+
+_is_shown = False
+"""Whether there is a line that the next one takes the place of."""
+
 
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         _before()
-        write(f"{_lines(self.format(record), record.created, record.levelname)}\n")
+        _put(_lines(self.format(record), record.created, record.levelname))
 
 
 class _Formatter(logging.Formatter):
@@ -87,6 +97,7 @@ def end() -> None:
     speak_as("")
     _place = None
     logging.captureWarnings(False)
+    clear()
     flush()
 
 
@@ -127,7 +138,29 @@ def before_each_line(say_before: Callable[[], None] = _nothing) -> None:
 def say(text: str) -> None:
     """Say something, whatever the level of the log."""
     _before()
-    write(f"{_lines(_one_line(text), time.time())}\n")
+    _put(_lines(_one_line(text), time.time()))
+
+
+def show(text: str) -> None:
+    """Show a line on a terminal until the next one, of which sort it may be, takes its place."""
+    global _is_shown
+    with _turn:
+        _is_shown = True
+        write(f"{_ERASE}{text}")
+
+
+def clear() -> None:
+    """Take away the line that is shown, if there is one."""
+    _put("", "")
+
+
+def _put(text: str, end: str = "\n") -> None:
+    """Have something written in the place of the line that is shown."""
+    global _is_shown
+    with _turn:
+        erased, _is_shown = _ERASE if _is_shown else "", False
+        if erased or end:
+            write(f"{erased}{text}{end}")
 
 
 def write(text: str) -> None:

@@ -5,7 +5,6 @@ import itertools
 import logging
 import os
 import shutil
-import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,18 +28,13 @@ from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restart
 from .agent.log_files import check_base
 from .common import add_node_options, parameters
 from .exits import EXIT_CODES
-from .log import LogFormat, before_each_line, place, say, speak_as, speak_json, write
+from .log import LogFormat, before_each_line, clear, flush, say, speak_as, speak_json
 from .news import News
 from .taking import Taking
 from .told import for_agents, is_own_run
+from .wait_line import WaitLine
 
 logger = logging.getLogger(__name__)
-
-_FIRST = 2.0
-"""Seconds of a wait before its first line: most waits are over by then."""
-
-_MOST = 30.0
-"""Seconds between two lines, at most, where there is no terminal to refresh one on."""
 
 _LOUD: Final = (
     EventKind.NODE_LOST,
@@ -222,6 +216,7 @@ def _take_part(
     handler = get_rendezvous_handler(params)
     if not isinstance(handler, DynamicRendezvousHandler):
         raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
+    handler.expect(taking.machines)
     speak_as(handler.view.node_id)
     say(_who_we_are(handler, params, load_backend_plugin(params.backend)) + taking.in_words)
     progress = _Progress(handler)
@@ -259,32 +254,19 @@ class _Progress:
     def __init__(self, handler: DynamicRendezvousHandler) -> None:
         self._handler = handler
         self._wanted = str(handler.settings.limits)
-        self._terminal = sys.stderr is not None and sys.stderr.isatty() and place() is None
-        self._waited = 0.0
-        self._due = _FIRST
-        self._shown = False
+        self._line = WaitLine()
         self._news = News(self._say_news)
 
     def waiting(self, seconds: float) -> None:
-        """Show one line: refreshed on a terminal; elsewhere ever more seldom, the longer the wait.
+        """Show that the node waits, and for whom.
 
         Args:
             seconds: How long it has waited; less than the last time: it is another wait.
         """
-        if seconds < self._waited:
-            self._due = _FIRST
-        self._waited = seconds
-        if seconds < self._due:
-            return
-        self._due = seconds + (0.5 if self._terminal else min(seconds, _MOST))
-        line = f"waiting for {self._wanted} ({self._handler.view.waits_for(seconds)}), {self._how_long(seconds)}"
-        if self._terminal:
-            # Only a line that does not wrap can be taken away again.
-            line = printable(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)
-            write(f"\r\x1b[K{line}")
-            self._shown = True
-        else:
-            say(line)
+        self._line.waits(seconds, self._in_words)
+
+    def _in_words(self, seconds: float) -> str:
+        return f"waiting for {self._wanted} ({self._handler.view.waits_for(seconds)}), {self._how_long(seconds)}"
 
     def _how_long(self, seconds: float) -> str:
         """How long it has waited, and how long it will: by what ends the wait first."""
@@ -300,14 +282,10 @@ class _Progress:
 
     def say(self, text: str) -> None:
         """Say something that stays."""
-        self.clear()
         say(text)
-
-    def clear(self) -> None:
-        """Take the line away."""
-        if self._shown:
-            write("\r\x1b[K")
-            self._shown = False
+        if self._line.is_in_place:
+            # A program writes to the same terminal, and not before the line is taken away.
+            flush()
 
     def begin(self) -> None:
         """Hear of events."""
@@ -320,7 +298,7 @@ class _Progress:
         unregister_hooks(self)
         before_each_line()
         self._news.tell()
-        self.clear()
+        clear()
 
     @hookimpl
     def rdzv_event(self, event: Event) -> None:
@@ -328,5 +306,4 @@ class _Progress:
         self._news.add(event)
 
     def _say_news(self, kind: EventKind, line: str) -> None:
-        self.clear()
         logging.getLogger("rdzv").log(logging.WARNING if kind in _LOUD else logging.INFO, "%s", line)

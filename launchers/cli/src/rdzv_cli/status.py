@@ -79,6 +79,7 @@ def _text(status: Status) -> str:
         version = f"rdzv {node.version or 'of unknown version'}"
         lines.append(f"  {rank}  {node.id}  {node.address}  {version}  {node.doing}{drains}")
     lines += [f"  rank {node.rank:2}  {node.id}  {node.doing}" for node in status.missing]
+    lines += [f"  expected, and not here: {status.absent}"] if status.absent else []
     lines += [f"  not readable: {record}" for record in status.unreadable]
     lines += [f"  {failure}" for failure in status.failed_first]
     lines += [f"  quarantined: {quarantine}" for quarantine in status.quarantines]

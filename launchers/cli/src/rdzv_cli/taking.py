@@ -8,7 +8,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -150,6 +150,11 @@ class Taking:
     def _take(self, name: str, taken: Taken) -> Any:
         self.said.append(f"{name.replace('_', ' ')} from {taken.source}")
         return taken.value
+
+    @property
+    def machines(self) -> Sequence[str]:
+        """The machines of all nodes; none: the platform does not list them."""
+        return () if (hosts := self.launch.hosts()) is None else hosts.value
 
     @property
     def in_words(self) -> str:

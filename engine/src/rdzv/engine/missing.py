@@ -1,0 +1,63 @@
+"""Who is missing of those that are expected: a pure function of names.
+
+A platform lists its machines by names that need not be those of the nodes: with or without a domain, or by addresses.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from .notices import name_in_id, name_of
+from .records import NodeRecord
+
+LISTED: Final = 20
+"""Nodes that a message lists; of more it tells how many."""
+
+_LONGEST: Final = 255
+_NO_NAME: Final = re.compile(r"[\x00-\x20\x7f/\ud800-\udfff]")
+"""What a name in a record has: so many characters, and none of these."""
+
+
+def listed(items: Sequence[str], separator: str, total: int = 0) -> str:
+    """The first items of a list, which has `total` at least, and how many more there are."""
+    more = max(total, len(items)) - len(items[:LISTED])
+    return separator.join([*items[:LISTED], *([f"and {more} more"] if more else [])])
+
+
+def missing(expected: Sequence[str], here: Iterable[NodeRecord], gone: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names of those that are expected and not here, in their order.
+
+    Args:
+        expected: The names of machines, or of the nodes of a world before.
+        here: The nodes that are here.
+        gone: The ids of those that are known to be gone, or awaited: they are named anyway.
+
+    Returns:
+        None of them, too, if a node that is here is not expected: then one of them may be that node.
+    """
+    machines = _by_name(tuple(expected))
+    found = {_machine(machines, name_of(node.id), node.address) for node in here}
+    if None in found:
+        return ()
+    found |= {_machine(machines, name_of(node)) for node in gone}
+    return tuple(_NO_NAME.sub("?", name)[:_LONGEST] for name in dict.fromkeys(expected) if name not in found)
+
+
+def _machine(machines: Mapping[str, str], *names: str) -> str | None:
+    """The machine that has one of these names; None: none has."""
+    return next((machines[name] for name in (*names, _label(names[0])) if name in machines), None)
+
+
+@lru_cache(maxsize=2)
+def _by_name(expected: tuple[str, ...]) -> Mapping[str, str]:
+    """The machines by all that nodes on them may be called. Where several have one first label, it names none."""
+    labels = Counter(map(_label, dict.fromkeys(expected)))
+    short = {_label(name): name for name in expected if labels[_label(name)] == 1}
+    return {**short, **{name_in_id(name): name for name in expected}, **{name: name for name in expected}}
+
+
+def _label(name: str) -> str:
+    """What stands before the first dot; of an address all."""
+    return name if re.fullmatch(r"[0-9.]+", name) else name.partition(".")[0]
