@@ -280,15 +280,13 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["run", "--rdzv-id", "x"], "rdzv run: error: there is no option --rdzv-id; it is --run-id here."),
-        (["run", "--rdzv_conf=a=b"], "there is no option --rdzv_conf; each NAME=VALUE is an --option of its own here."),
-        (["run", "--shutdown-timeout=5"], "there is no option --shutdown-timeout; it is --grace here."),
-        (["run", "--no-python", "x"], "there is no option --no-python; leave it out: CMD is any program."),
-        (["run", "--node_rank=0"], "there is no option --node_rank; leave it out: each world gives its nodes their"),
         # What is only looked at is started by no line of torchrun's.
         (["status", "--rdzv-id", "x"], "rdzv status: error: there is no option --rdzv-id; did you mean --run-id?"),
+        (
+            ["run", "--nproc=2", "--", "x"],
+            "rdzv run: error: there is no option --nproc; did you mean --nproc-per-node?",
+        ),
         (["run", "--runid=x"], "rdzv run: error: there is no option --runid; did you mean --run-id?"),
-        (["run", "--logs-specs", "x"], "rdzv run: error: there is no option --logs-specs."),
         (["run", *RUN, "--log-format", "xml", "--", "true"], "'xml' is neither text nor json"),
         (["run", *RUN, "--tee", "4", "--", "true"], "'4' names no streams; write 0 (none), 1 (standard output), "),
         (["run", *RUN, "--local-ranks-filter", "0;1", "--", "true"], "'0;1' are no local ranks; write them as in 0,1"),
@@ -299,19 +297,19 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         # A run that is only looked at joins nothing.
         (["status", "--node-name", "x"], "rdzv status: error: there is no option --node-name."),
         (["status", "--runid=x"], "rdzv status: error: there is no option --runid; did you mean --run-id?"),
+        (["run", *RUN, "--epochs", "3", "x.py"], "no option --epochs. Options of CMD come after it."),
         (
             ["run", *RUN, "python", "x.py", "--epochs", "3"],
-            "no option --epochs. Options of CMD come after --.",
+            "there is no file 'python' for Python; another program goes after --, as in: rdzv run ... -- python train",
         ),
-        (["run", *RUN, "python", "-c", "pass"], "rdzv run: error: unrecognized arguments: -c"),
-        (["run", *RUN], "rdzv run: error: give the program to start after --, as in: rdzv run ... -- python train.py"),
+        (["run", *RUN], "rdzv run: error: give the program to start, as in: rdzv run ... -- python train.py"),
         (["status", "--run-id", "x", "--"], "rdzv status: error: unrecognized arguments: --"),
-        (["run", *RUN, "--"], "rdzv run: error: give the program to start after --, as in: "),
+        (["run", *RUN, "--"], "rdzv run: error: give the program to start, as in: "),
         (["run", *RUN, "-x"], "rdzv run: error: unrecognized arguments: -x Write -- first."),
         (["run", *RUN, "-x", "--", "true"], "rdzv run: error: unrecognized arguments: -x"),
         (
             ["run", *RUN, "timeout", "5", "--", "true"],
-            "rdzv run: error: 'timeout' stands before --; all of CMD goes after it, as in: rdzv run ... -- python",
+            "rdzv run: error: there is no file 'timeout' for Python; another program goes after --, as in: rdzv run",
         ),
         (
             ["run", *RUN, "--nproc-per-node", "two", "--", "true"],

@@ -13,9 +13,8 @@ from .exits import EXIT_CODES
 from .parser import CommandParser, RootParser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code. If it is that of this process, SIGTERM does not change that any more."""
-    closed_streams.fill()
+def make_parser() -> RootParser:
+    """The parser of the command line."""
     parser = RootParser(
         prog="rdzv",
         description="Rendezvous for distributed jobs on any coordination service.",
@@ -28,11 +27,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_parser(commands)
     parser.commands = tuple(commands.choices)
     for command in commands.choices.values():
-        command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: say everything")
+        command.add_argument("-v", "--verbose", action="count", help="say more; twice: say everything")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code. If it is that of this process, SIGTERM does not change that any more."""
+    closed_streams.fill()
+    parser = make_parser()
     output.begin()
     try:
         options = parser.parse_args(arguments)
-        log.begin(options.verbose)
+        log.begin(options.verbose or 0)
         return int(options.run(options))
     except output.OutputError as error:
         return output.fail(error)
