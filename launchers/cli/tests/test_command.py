@@ -31,6 +31,7 @@ from rdzv_cli.agent.devices import processes
 from rdzv_cli.common import signal_name, signal_number
 
 RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
+COMMANDS = "run, status, close, drain, pardon, backends, doctor or completion"
 RUN_ID = "red\x1b[31m\n" + 5000 * "x"
 LONG = 38 * "9" + "..." + 38 * "9"
 SHOWN = r"red\x1b[31m\n" + 25 * "x" + "..." + 38 * "x"
@@ -372,9 +373,9 @@ def test_an_argument_that_cannot_be_used_is_named_first_and_the_help_of_its_comm
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "give a command: run, status, close, drain, pardon, backends or doctor."),
+        ([], f"give a command: {COMMANDS}."),
         (["stauts", "--run-id", "x"], "there is no command 'stauts'; did you mean status?"),
-        (["help"], "there is no command 'help'; give run, status, close, drain, pardon, backends or doctor."),
+        (["help"], f"there is no command 'help'; give {COMMANDS}."),
         (["--run-id", "x", "status"], "there is no option --run-id. Options of a command come after it."),
         (["--verison"], "there is no option --verison; did you mean --version?"),
     ],

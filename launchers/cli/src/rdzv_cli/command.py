@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 from rdzv_core.errors import RendezvousError
 
-from . import backends, close, closed_streams, doctor, drain, log, output, pardon, run, status
+from . import backends, close, closed_streams, completion, doctor, drain, log, output, pardon, run, status
 from .agent import ExitStatus, ignore_from_now_on
 from .agent.shortages import explained
 from .exits import EXIT_CODES
@@ -23,7 +23,7 @@ def make_parser() -> RootParser:
     )
     parser.add_argument("--version", action="version", version=f"rdzv {version('rdzv')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=CommandParser)
-    for module in (run, status, close, drain, pardon, backends, doctor):
+    for module in (run, status, close, drain, pardon, backends, doctor, completion):
         module.add_parser(commands)
     parser.commands = tuple(commands.choices)
     for command in commands.choices.values():
@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code. If it is that of this process, SIGTERM does not change that any more."""
     closed_streams.fill()
     parser = make_parser()
+    completion.complete(parser)
     output.begin()
     try:
         options = parser.parse_args(arguments)

@@ -12,6 +12,7 @@ from rdzv_core.near import near_name
 from rdzv_core.text import printable
 
 from .agent import ExitStatus
+from .completion import is_asked
 from .output import show
 from .torchrun import RENAMED
 
@@ -65,6 +66,8 @@ class RootParser(_Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse a command that does not exist in fewer words than argparse."""
+        if is_asked():
+            return super().parse_known_args(args, namespace)
         given = [str(item) for item in (sys.argv[1:] if args is None else args)]
         for name in itertools.takewhile(lambda item: item.startswith("-"), given):
             self.refuse(name.partition("=")[0], " Options of a command come after it.")
@@ -85,6 +88,8 @@ class CommandParser(_Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse what is unknown here: argparse first asks for what is missing, then points to the help of ``rdzv``."""
+        if is_asked():
+            return super().parse_known_args(args, namespace)
         given = [str(item) for item in args or ()]
         if any(action.dest == "program" for action in self._actions):
             return self._parse_with_program(given, namespace)
