@@ -111,6 +111,13 @@ def test_a_store_that_no_other_node_finds_is_this_machine_alone(line: str) -> No
     assert mine.run_id.startswith("55-")
 
 
+def test_a_run_that_is_named_on_a_service_keeps_its_name() -> None:
+    for service in ("etcd-v3", "c10d"):
+        mine = taken(f"--nnodes=1 --rdzv-backend={service} --rdzv-endpoint=h:1 --rdzv-id=55 train.py")
+        assert (mine.run_id, mine.backend, mine.endpoint, mine.standalone) == ("55", service, "h:1", None)
+    assert taken("--nnodes=1 --rdzv-backend=c10d --rdzv-endpoint=h:1 train.py").run_id.startswith("standalone-")
+
+
 @pytest.mark.parametrize(
     ("line", "backend", "endpoint"),
     [

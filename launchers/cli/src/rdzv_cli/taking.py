@@ -91,12 +91,17 @@ class Taking:
         # A scheduler has given a script all nodes, and started it on one.
         counts = told is not None and (self.launch.found.is_launched or told.platform == TORCHRUN.name)
         nodes = self.arguments.nnodes or (told.value if told is not None and counts else "1")
-        if nodes in _ONE and (self.arguments.run_id is None or line.run_id):
-            self.arguments.standalone = True
         if not counts:
             self.arguments.nnodes = nodes
-        if self.arguments.run_id is None and "run_id" not in self.launch.given():
+        if nodes in _ONE and self._is_run_of_its_own(line):
+            self.arguments.standalone = True
+        elif self.arguments.run_id is None and "run_id" not in self.launch.given():
             self.arguments.run_id = line.default_run_id()
+
+    def _is_run_of_its_own(self, line: Line) -> bool:
+        """Whether a machine alone takes part in a run that no other has: none is named, or one that torchrun's own
+        store would forget."""
+        return self.arguments.run_id is None or (line.run_id is not None and self.arguments.backend is None)
 
     def _stand_alone(self, line: Line) -> None:
         nodes = self.arguments.nnodes or "1"
@@ -106,7 +111,7 @@ class Taking:
                 "leave one out."
             )
         self.arguments.nnodes = nodes
-        if self.arguments.run_id is None or line.run_id:
+        if self._is_run_of_its_own(line):
             self.arguments.run_id = f"{line.run_id or 'standalone'}-{secrets.token_hex(4)}"
 
     def _fill(self, environ: Mapping[str, str]) -> None:

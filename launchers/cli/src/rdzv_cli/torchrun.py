@@ -93,7 +93,7 @@ class Line:
         self._given = given
         self._theirs = {name: value for name in OPTIONS if (value := getattr(arguments, _dest(name))) is not None}
         self.left_out = [f"{name} ({OPTIONS[name].why})" for name in self._theirs if not OPTIONS[name].ours]
-        self.run_id: str | None = self._take("--rdzv-id")
+        self.run_id = self._take("--rdzv-id")
         self._conf = _items(self._theirs.get("--rdzv-conf", ""))
         self._take_place()
         if "--rdzv-endpoint" in self._theirs and "master_port" in given:
@@ -110,14 +110,15 @@ class Line:
         """torchrun's own where a store is new in each run; None: it would be closed when it is used again."""
         return _RUN_ID if self._arguments.backend == HOSTED else None
 
-    def _take(self, name: str) -> Any:
-        """Have an option be ours, whose flag must not say another thing."""
-        value, ours = self._theirs.get(name), OPTIONS[name].ours[2:].replace("-", "_")
-        if value is not None and ours in self._given:
+    def _take(self, name: str) -> str | None:
+        """Have an option be that of `rdzv run`, of which no flag may say another thing."""
+        if (value := self._theirs.get(name)) is None:
+            return None
+        ours = OPTIONS[name].ours[2:].replace("-", "_")
+        if ours in self._given:
             raise RendezvousParameterError(f"{name} is {OPTIONS[name].ours}, which is given, too: leave one out.")
-        if value is not None:
-            setattr(self._arguments, ours, value)
-        return value
+        setattr(self._arguments, ours, value)
+        return str(value)
 
     def _take_place(self) -> None:
         named = self._take("--rdzv-backend")
