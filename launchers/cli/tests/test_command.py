@@ -31,6 +31,7 @@ from rdzv_cli.agent.devices import processes
 from rdzv_cli.common import signal_name, signal_number
 
 RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
+COMMANDS = "run, status, close, drain, pardon, backends, doctor or completion"
 RUN_ID = "red\x1b[31m\n" + 5000 * "x"
 LONG = 38 * "9" + "..." + 38 * "9"
 SHOWN = r"red\x1b[31m\n" + 25 * "x" + "..." + 38 * "x"
@@ -284,15 +285,13 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["run", "--rdzv-id", "x"], "rdzv run: error: there is no option --rdzv-id; it is --run-id here."),
-        (["run", "--rdzv_conf=a=b"], "there is no option --rdzv_conf; each NAME=VALUE is an --option of its own here."),
-        (["run", "--shutdown-timeout=5"], "there is no option --shutdown-timeout; it is --grace here."),
-        (["run", "--no-python", "x"], "there is no option --no-python; leave it out: CMD is any program."),
-        (["run", "--node_rank=0"], "there is no option --node_rank; leave it out: each world gives its nodes their"),
         # What is only looked at is started by no line of torchrun's.
         (["status", "--rdzv-id", "x"], "rdzv status: error: there is no option --rdzv-id; did you mean --run-id?"),
+        (
+            ["run", "--nproc=2", "--", "x"],
+            "rdzv run: error: there is no option --nproc; did you mean --nproc-per-node?",
+        ),
         (["run", "--runid=x"], "rdzv run: error: there is no option --runid; did you mean --run-id?"),
-        (["run", "--logs-specs", "x"], "rdzv run: error: there is no option --logs-specs."),
         (["run", *RUN, "--log-format", "xml", "--", "true"], "'xml' is neither text nor json"),
         (["run", *RUN, "--tee", "4", "--", "true"], "'4' names no streams; write 0 (none), 1 (standard output), "),
         (["run", *RUN, "--local-ranks-filter", "0;1", "--", "true"], "'0;1' are no local ranks; write them as in 0,1"),
@@ -303,19 +302,19 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         # A run that is only looked at joins nothing.
         (["status", "--node-name", "x"], "rdzv status: error: there is no option --node-name."),
         (["status", "--runid=x"], "rdzv status: error: there is no option --runid; did you mean --run-id?"),
+        (["run", *RUN, "--epochs", "3", "x.py"], "no option --epochs. Options of CMD come after it."),
         (
             ["run", *RUN, "python", "x.py", "--epochs", "3"],
-            "no option --epochs. Options of CMD come after --.",
+            "there is no file 'python' for Python; another program goes after --, as in: rdzv run ... -- python train",
         ),
-        (["run", *RUN, "python", "-c", "pass"], "rdzv run: error: unrecognized arguments: -c"),
-        (["run", *RUN], "rdzv run: error: give the program to start after --, as in: rdzv run ... -- python train.py"),
+        (["run", *RUN], "rdzv run: error: give the program to start, as in: rdzv run ... -- python train.py"),
         (["status", "--run-id", "x", "--"], "rdzv status: error: unrecognized arguments: --"),
-        (["run", *RUN, "--"], "rdzv run: error: give the program to start after --, as in: "),
+        (["run", *RUN, "--"], "rdzv run: error: give the program to start, as in: "),
         (["run", *RUN, "-x"], "rdzv run: error: unrecognized arguments: -x Write -- first."),
         (["run", *RUN, "-x", "--", "true"], "rdzv run: error: unrecognized arguments: -x"),
         (
             ["run", *RUN, "timeout", "5", "--", "true"],
-            "rdzv run: error: 'timeout' stands before --; all of CMD goes after it, as in: rdzv run ... -- python",
+            "rdzv run: error: there is no file 'timeout' for Python; another program goes after --, as in: rdzv run",
         ),
         (
             ["run", *RUN, "--nproc-per-node", "two", "--", "true"],
@@ -378,9 +377,9 @@ def test_an_argument_that_cannot_be_used_is_named_first_and_the_help_of_its_comm
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "give a command: run, status, close, drain, pardon, backends or doctor."),
+        ([], f"give a command: {COMMANDS}."),
         (["stauts", "--run-id", "x"], "there is no command 'stauts'; did you mean status?"),
-        (["help"], "there is no command 'help'; give run, status, close, drain, pardon, backends or doctor."),
+        (["help"], f"there is no command 'help'; give {COMMANDS}."),
         (["--run-id", "x", "status"], "there is no option --run-id. Options of a command come after it."),
         (["--verison"], "there is no option --verison; did you mean --version?"),
     ],

@@ -5,7 +5,6 @@ import os
 import signal
 import time
 import tomllib
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +16,7 @@ from rdzv_core.errors import RendezvousParameterError
 from rdzv_cli import main
 from rdzv_cli.agent import AgentOptions, AgentResult, ExitStatus
 from rdzv_cli.agent.routes import Choice, Std
+from rdzv_cli.command import make_parser
 from rdzv_cli.launch import Launch, port_of
 from rdzv_cli.log import LogFormat
 from rdzv_cli.platforms import PLATFORMS, detect
@@ -456,8 +456,7 @@ ROW = Platform(name="ours", tells={"OUR_JOB": ".+"}, facts={Fact.JOB: (of("OUR_J
 
 
 def _arguments() -> Any:
-    names = {"run_id", "nnodes", "backend", "endpoint", *(each.name for each in fields(AgentOptions))}
-    return Namespace(**dict.fromkeys(names), option=[], platform="auto", array="sweep", standalone=False, fail=None)
+    return make_parser().parse_args(["run", "--", "true"])
 
 
 def test_an_array_of_unknown_size_needs_its_number_of_nodes() -> None:
@@ -524,6 +523,7 @@ VARIABLES: Final = {
     "local_ranks_filter": ("0,2", (0, 2)),
     "prefix": ("${rank}", "${rank}"),
     "log_format": ("json", LogFormat.JSON),
+    "role": ("rank", "rank"),
 }
 
 

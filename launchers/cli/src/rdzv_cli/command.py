@@ -6,16 +6,15 @@ from importlib.metadata import version
 
 from rdzv_core.errors import RendezvousError
 
-from . import backends, close, closed_streams, doctor, drain, log, output, pardon, run, status
+from . import backends, close, closed_streams, completion, doctor, drain, log, output, pardon, run, status
 from .agent import ExitStatus, ignore_from_now_on
 from .agent.shortages import explained
 from .exits import EXIT_CODES
 from .parser import CommandParser, RootParser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code. If it is that of this process, SIGTERM does not change that any more."""
-    closed_streams.fill()
+def make_parser() -> RootParser:
+    """The parser of the command line."""
     parser = RootParser(
         prog="rdzv",
         description="Rendezvous for distributed jobs on any coordination service.",
@@ -24,15 +23,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"rdzv {version('rdzv')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=CommandParser)
-    for module in (run, status, close, drain, pardon, backends, doctor):
+    for module in (run, status, close, drain, pardon, backends, doctor, completion):
         module.add_parser(commands)
     parser.commands = tuple(commands.choices)
     for command in commands.choices.values():
-        command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: say everything")
+        command.add_argument("-v", "--verbose", action="count", help="say more; twice: say everything")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code. If it is that of this process, SIGTERM does not change that any more."""
+    closed_streams.fill()
+    parser = make_parser()
+    completion.complete(parser)
     output.begin()
     try:
         options = parser.parse_args(arguments)
-        log.begin(options.verbose)
+        log.begin(options.verbose or 0)
         return int(options.run(options))
     except output.OutputError as error:
         return output.fail(error)

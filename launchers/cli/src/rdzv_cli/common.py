@@ -8,7 +8,7 @@ import math
 import os
 import re
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rdzv.config import Layer, environment, merge
@@ -34,6 +34,9 @@ _MOST_SECONDS: Final = 1e9
 _DEFAULT: Final = "sqlite"
 """The backend of a command that names none, wherever it is installed."""
 
+RUN_GROUP: Final = "the run"
+"""The group of the help that has the options of a run."""
+
 AUTO: Final = "auto"
 """The value of an option that a platform decides."""
 
@@ -46,54 +49,55 @@ _MOST_EXIT_CODE: Final = 255
 logger = logging.getLogger(__name__)
 
 
-def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] = os.environ) -> None:
-    """Add the options that say which run on which service. A variable that is empty counts as not given.
-
-    Args:
-        parser: Gets them.
-        environ: The variables that may give them.
-    """
-    _add_place(parser, environ)
-    parser.add_argument(
-        "--run-id",
-        default=environ.get("RDZV_RUN_ID") or None,
-        metavar="ID",
-        help="the job that the nodes belong to (default: RDZV_RUN_ID, else what the platform tells)",
-    )
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which run on which service. A variable that is empty counts as not given."""
+    _add_place(parser, os.environ)
+    _add_run_id(parser, os.environ)
     _add_option(parser)
     parser.set_defaults(fail=parser.error)
 
 
-def add_node_options(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
-    """Add those that say in which run a node takes part, and what is taken from its platform, as `add_run_options`."""
-    add_run_options(parser, environ)
-    parser.add_argument(
+def add_node_options(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Add those that say in which run a node takes part, and what is taken from its platform; returns their group.
+
+    What no flag gives is None: it may have another source.
+    """
+    group = parser.add_argument_group(RUN_GROUP)
+    _add_place(group, {})
+    _add_run_id(group, {})
+    _add_option(group)
+    group.add_argument(
         "--nnodes",
-        default=environ.get("RDZV_NNODES") or None,
         metavar="MIN:MAX",
         help="how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES, else what the platform tells)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--standalone",
         action="store_true",
+        default=None,
         help="this machine alone, as torchrun's: --nnodes 1, and a run id that no other run has, unless one is given",
     )
-    parser.add_argument(
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a TOML file whose keys are these options, for what no flag and no variable gives (default: RDZV_CONFIG)",
+    )
+    group.add_argument(
         "--platform",
-        default=os.environ.get("RDZV_PLATFORM") or AUTO,
-        type=_platform,
+        type=_either(AUTO, "none"),
         metavar="auto|none",
         help="whether to take what no option says from the scheduler or launcher around this process, see `rdzv "
-        "doctor` (default: RDZV_PLATFORM, else auto)",
+        "doctor` (default: auto)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--array",
-        default="sweep",
-        choices=("sweep", "job"),
+        type=_either("sweep", "job"),
         metavar="sweep|job",
         help="what the elements of a job array are: a sweep, in which each is a run, or the nodes of one job (default: "
         "sweep)",
     )
+    parser.set_defaults(fail=parser.error)
+    return {RUN_GROUP: group}
 
 
 def add_service_options(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +106,7 @@ def add_service_options(parser: argparse.ArgumentParser) -> None:
     _add_option(parser)
 
 
-def _add_place(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+def _add_place(parser: "argparse._ActionsContainer", environ: Mapping[str, str]) -> None:
     parser.add_argument(
         "--backend",
         default=environ.get("RDZV_BACKEND") or None,
@@ -111,13 +115,22 @@ def _add_place(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> N
     )
     parser.add_argument(
         "--endpoint",
-        default=environ.get("RDZV_ENDPOINT", ""),
+        default=environ.get("RDZV_ENDPOINT"),
         metavar="ADDRESS",
         help="where the service is: HOST:PORT[,HOST:PORT...], or a file (default: RDZV_ENDPOINT)",
     )
 
 
-def _add_option(parser: argparse.ArgumentParser) -> None:
+def _add_run_id(parser: "argparse._ActionsContainer", environ: Mapping[str, str]) -> None:
+    parser.add_argument(
+        "--run-id",
+        default=environ.get("RDZV_RUN_ID") or None,
+        metavar="ID",
+        help="the job that the nodes belong to (default: RDZV_RUN_ID, else what the platform tells)",
+    )
+
+
+def _add_option(parser: "argparse._ActionsContainer") -> None:
     parser.add_argument(
         "--option",
         action="append",
@@ -128,11 +141,15 @@ def _add_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _platform(text: str) -> str:
-    """A choice of platforms, for argparse, which does not compare a variable with the choices."""
-    if text not in (AUTO, "none"):
-        raise argparse.ArgumentTypeError(f"'{printable(text)}' is neither auto nor none")
-    return text
+def _either(one: str, other: str) -> Callable[[str], str]:
+    """A choice, for argparse, which does not compare a variable with the choices."""
+
+    def read(text: str) -> str:
+        if text not in (one, other):
+            raise argparse.ArgumentTypeError(f"'{printable(text)}' is neither {one} nor {other}")
+        return text
+
+    return read
 
 
 def parameters(
@@ -140,7 +157,7 @@ def parameters(
     min_nodes: int = 1,
     max_nodes: int = 1,
     environ: Mapping[str, str] = os.environ,
-    others: Mapping[str, Any] | None = None,
+    below: Sequence[Layer] = (),
     **options: Any,
 ) -> RendezvousParameters:
     """The parameters that the command line describes, and the environment where it says nothing.
@@ -150,7 +167,7 @@ def parameters(
         min_nodes: The smallest world.
         max_nodes: The largest.
         environ: The environment.
-        others: Options that count where nothing else gives them.
+        below: What counts where neither the command line nor the environment gives it.
         options: More options, of flags.
 
     Raises:
@@ -171,7 +188,7 @@ def parameters(
     _warn_of_secrets(given, secrets)
     beside = {
         "backend": backend,
-        "endpoint": arguments.endpoint,
+        "endpoint": arguments.endpoint or "",
         "run_id": arguments.run_id,
         "min_nodes": min_nodes,
         "max_nodes": max_nodes,
@@ -179,8 +196,7 @@ def parameters(
     if address := getattr(arguments, "local_addr", None):
         beside["local_addr"] = address
     given_here = {**beside, "options": given | options}
-    below = Layer("The platform", {"options": others or {}})
-    layers = (Layer("The command line", given_here, as_flag), *environment(environ), below)
+    layers = (Layer("The command line", given_here, as_flag), *environment(environ), *below)
     for layer in layers:
         _check_places(layer.given.get("options", {}), arguments)
     params = merge(*layers, secrets=secrets)

@@ -191,7 +191,7 @@ class Launch:
         host = None if isinstance(nodes, int) and least > nodes else self.first_host()
         if host is None or missing:
             raise RendezvousParameterError(self._explain(host, missing))
-        return replace(host, value=f"{_in_brackets(host.value)}:{port_of(run_id)}")
+        return replace(host, value=f"{in_brackets(host.value)}:{port_of(run_id)}")
 
     def _explain(self, host: Taken | None, missing: str) -> str:
         why = f"{missing} is not installed" if host is not None else "no host is known to all of them"
@@ -215,5 +215,6 @@ def _missing() -> str:
     return "" if find_spec("torch") else "torch"
 
 
-def _in_brackets(host: str) -> str:
+def in_brackets(host: str) -> str:
+    """A host as it stands before a port."""
     return f"[{host}]" if ":" in host else host

@@ -82,13 +82,21 @@ class _Formatter(logging.Formatter):
 
 def begin(verbosity: int) -> None:
     """Log to the standard error: warnings, with 1 also news, from 2 on everything."""
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
     handler = _Handler()
     handler.setFormatter(_Formatter())
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=_level(verbosity), handlers=[handler])
     # Python shows these to the authors of a program, and hides them otherwise.
     logging.captureWarnings(True)
     warnings.filterwarnings("default", category=DeprecationWarning, module="rdzv")
+
+
+def be_verbose(verbosity: int) -> None:
+    """From now on log so much, as `begin`."""
+    logging.getLogger().setLevel(_level(verbosity))
+
+
+def _level(verbosity: int) -> int:
+    return (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
 
 
 def end() -> None:

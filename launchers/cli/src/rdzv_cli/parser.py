@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
@@ -11,8 +12,9 @@ from rdzv_core.near import near_name
 from rdzv_core.text import printable
 
 from .agent import ExitStatus
+from .completion import is_asked
 from .output import show
-from .torchrun import IN_PLACE_OF
+from .torchrun import RENAMED
 
 _AS_FLAGS: Final = {
     f"--{option.name.replace('_', '-')}": f"--option {option.name}=VALUE"
@@ -21,6 +23,8 @@ _AS_FLAGS: Final = {
     if option.name != "timeout"
 }
 """How the options of every backend are given, by the flags that a user may take them for."""
+
+_EXAMPLE: Final = "as in: rdzv run ... -- python train.py"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,9 +48,10 @@ class _Parser(argparse.ArgumentParser):
             others: What else may have been meant, and how that is given.
         """
         own = {option: option for option in self._option_string_actions if option.startswith("--")}
-        if name.startswith("--") and not any(option.startswith(name) for option in own):
+        known_here = any(option.startswith(name) for option in own) if self.allow_abbrev else name in own
+        if name.startswith("--") and not known_here:
             known = {**(others or {}), **own}
-            near = near_name(name, known)
+            near = next((option for option in own if option.startswith(name)), None) or near_name(name, known)
             self.error(f"there is no option {name}{f'; did you mean {known[near]}?' if near else f'.{hint}'}")
 
 
@@ -61,6 +66,8 @@ class RootParser(_Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse a command that does not exist in fewer words than argparse."""
+        if is_asked():
+            return super().parse_known_args(args, namespace)
         given = [str(item) for item in (sys.argv[1:] if args is None else args)]
         for name in itertools.takewhile(lambda item: item.startswith("-"), given):
             self.refuse(name.partition("=")[0], " Options of a command come after it.")
@@ -81,37 +88,51 @@ class CommandParser(_Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse what is unknown here: argparse first asks for what is missing, then points to the help of ``rdzv``."""
+        if is_asked():
+            return super().parse_known_args(args, namespace)
         given = [str(item) for item in args or ()]
-        starts = any(action.dest == "program" for action in self._actions)
-        before = list(itertools.takewhile(lambda item: item != "--", given))
-        program = given[len(before) :]
-        ours = [self._hyphened(item) for item in before]
-        for item in ours:
-            flag = item.partition("=")[0]
-            if starts and (answer := IN_PLACE_OF.get(flag.replace("_", "-"))):
-                self.error(f"there is no option {flag}; {answer}.")
-            self.refuse(flag, " Options of CMD come after --." if starts else "", _AS_FLAGS if starts else None)
-        # argparse would take a separator out of the program's own arguments; which one depends on Python's version.
-        parsed, more = super().parse_known_args(ours if starts else args, namespace)
+        if any(action.dest == "program" for action in self._actions):
+            return self._parse_with_program(given, namespace)
+        for item in itertools.takewhile(lambda item: item != "--", given):
+            self.refuse(item.partition("=")[0])
+        parsed, more = super().parse_known_args(args, namespace)
         if more:
-            hint = " Write -- first." if starts and not program else ""
-            self.error(f"unrecognized arguments: {' '.join(more)}{hint}")
-        if starts:
-            self._take_program(parsed, program[1:])
+            self.error(f"unrecognized arguments: {' '.join(more)}")
         return parsed, more
 
-    def _hyphened(self, item: str) -> str:
-        """An option as it is named here: with underscores, as many write torchrun's, it is the same."""
+    def _parse_with_program(self, given: Sequence[str], namespace: Any) -> Any:
+        # argparse would take a separator out of the program's own arguments; which one depends on Python's version.
+        before = list(itertools.takewhile(lambda item: item != "--", given))
+        behind = given[len(before) :]
+        parsed, more = super().parse_known_args([self._spelled(item) for item in before], namespace)
+        for item in more:
+            self.refuse(item.partition("=")[0], " Options of CMD come after it.", _AS_FLAGS)
+        if more:
+            hint = "" if behind or parsed.program else " Write -- first."
+            self.error(f"unrecognized arguments: {' '.join(more)}{hint}")
+        if parsed.program is not None:
+            # To the letter: as they were before options were spelled as here.
+            arguments = [*before[len(before) - len(parsed.arguments) :], *behind]
+            self._take_as_torchrun(parsed, arguments)
+        elif len(behind) > 1:
+            _, parsed.program, *parsed.arguments = behind
+            parsed.as_torchrun = parsed.is_file = False
+        else:
+            self.error(f"give the program to start, {_EXAMPLE}")
+        return parsed, more
+
+    def _spelled(self, item: str) -> str:
+        """An option as it is spelled here: with underscores, as many write torchrun's, it is the same."""
         flag, equals, value = item.partition("=")
-        named = flag.replace("_", "-")
+        named = RENAMED.get(hyphened := flag.replace("_", "-"), hyphened)
         return f"{named}{equals}{value}" if named in self._option_string_actions else item
 
-    def _take_program(self, parsed: argparse.Namespace, behind: Sequence[str]) -> None:
-        """Have the program and its arguments be what stands behind the separator, if anything does."""
-        example = "as in: rdzv run ... -- python train.py"
-        if behind and parsed.program is not None:
-            self.error(f"'{printable(parsed.program)}' stands before --; all of CMD goes after it, {example}")
-        if behind:
-            parsed.program, *parsed.arguments = behind
-        if parsed.program is None:
-            self.error(f"give the program to start after --, {example}")
+    def _take_as_torchrun(self, parsed: argparse.Namespace, arguments: list[str]) -> None:
+        """Have the program be what torchrun would start: without a separator before it, it is a file for Python."""
+        parsed.as_torchrun, parsed.is_file = True, not parsed.module and not parsed.no_python
+        # torchrun takes a separator away that stands right behind it.
+        parsed.arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
+        if parsed.is_file and not os.path.exists(parsed.program):
+            self.error(
+                f"there is no file '{printable(parsed.program)}' for Python; another program goes after --, {_EXAMPLE}"
+            )

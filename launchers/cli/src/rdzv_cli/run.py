@@ -5,9 +5,11 @@ import itertools
 import logging
 import os
 import shutil
+import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import rdzv
@@ -28,13 +30,17 @@ from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restart
 from .agent.log_files import check_base
 from .common import add_node_options, parameters
 from .exits import EXIT_CODES
-from .log import LogFormat, before_each_line, clear, flush, say, speak_as, speak_json
+from .log import LogFormat, be_verbose, before_each_line, clear, flush, say, speak_as, speak_json
 from .news import News
+from .sources import options_of
 from .taking import Taking
 from .told import for_agents, is_own_run
+from .torchrun import add_to as add_torchruns
 from .wait_line import WaitLine
 
 logger = logging.getLogger(__name__)
+
+_USAGE: Final = "%(prog)s [OPTION ...] -- CMD [ARG ...]\n       %(prog)s [OPTION ...] [-m] FILE.py [ARG ...]"
 
 _LOUD: Final = (
     EventKind.NODE_LOST,
@@ -68,17 +74,22 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
             "Join a run, start CMD with the variables of its place in the world (RANK, WORLD_SIZE, MASTER_ADDR, "
             "MASTER_PORT, RDZV_ROUND and so on), and start it again whenever the world changes."
         ),
+        usage=_USAGE,
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        # What stands behind a file is its own: no option there is one of rdzv, cut short.
+        allow_abbrev=False,
     )
-    environ = for_agents()
-    add_node_options(parser, environ)
-    AgentOptions.add_to(parser)
-    program = parser.add_argument("program", metavar="-- CMD", help="the program")
-    arguments = parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
-    # The parser says that it is missing: argparse would ask for "-- CMD, ARG".
+    program = parser.add_argument("program", metavar="CMD", help="any program, after --; without it a file for Python")
+    arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
+    # The parser says that it is missing: argparse would ask for "CMD, ARG".
     program.required = arguments.required = False
-    parser.set_defaults(run=run)
+    parser.add_argument("-m", "--module", action="store_true", help="CMD is a module, for python -m")
+    parser.add_argument("--no-python", action="store_true", help="CMD is any program, also without --")
+    groups = add_node_options(parser)
+    AgentOptions.add_to(parser, groups)
+    add_torchruns(parser)
+    parser.set_defaults(run=run, options=partial(options_of, parser))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -87,15 +98,18 @@ def run(arguments: argparse.Namespace) -> int:
     environ = for_agents()
     taking = Taking.of(arguments, environ)
     options = AgentOptions.of(taking.arguments)
+    if "verbose" in taking.sources.spelled:
+        be_verbose(taking.arguments.verbose)
     check_base(options.log_dir)
     params = _parameters(taking, options, environ)
     if options.log_format is LogFormat.JSON:
         speak_json(params.run_id)
     _warn_of_restarts(options)
-    command = [arguments.program, *arguments.arguments]
+    command = _command(arguments)
     # No other node needs to be disturbed by one that cannot start it.
-    if shutil.which(arguments.program) is None:
-        say(f"cannot start '{printable(arguments.program)}': there is no such program, or it is not executable")
+    if shutil.which(command[0]) is None:
+        hint = "; for Python leave out --" if os.path.isfile(command[0]) and command[0].endswith(".py") else ""
+        say(f"cannot start '{printable(command[0])}': there is no such program, or it is not executable{hint}")
         return ExitStatus.FAILED.value
     plugin = load_backend_plugin(params.backend)
     public, environment = withhold(params, None if options.pass_secrets else secret_names(plugin.options), environ)
@@ -113,6 +127,14 @@ def run(arguments: argparse.Namespace) -> int:
             say(ending.reason)
             break
     return 0 if ending.exit_code in options.ok_exit_code else ending.exit_code
+
+
+def _command(arguments: argparse.Namespace) -> list[str]:
+    """The program and its arguments; for Python as torchrun starts it."""
+    if arguments.module and arguments.no_python:
+        raise RendezvousParameterError("--module is for Python, and --no-python for any other program: leave one out.")
+    python = [os.environ.get("PYTHON_EXEC", sys.executable), "-u"] if arguments.module or arguments.is_file else []
+    return [*python, *(["-m"] if arguments.module else []), arguments.program, *arguments.arguments]
 
 
 def _warn_of_restarts(options: AgentOptions) -> None:
@@ -156,12 +178,11 @@ def _ended_outside(params: RendezvousParameters, cooldown: float, signals: Signa
 def _parameters(taking: Taking, options: AgentOptions, environ: Mapping[str, str]) -> RendezvousParameters:
     """How the node is made; what an agent around this one tells its program is not meant for that."""
     arguments = taking.arguments
-    is_variable = arguments.nnodes == environ.get("RDZV_NNODES")
-    low, high = parse_nnodes(arguments.nnodes, "RDZV_NNODES" if is_variable else "--nnodes")
+    low, high = parse_nnodes(arguments.nnodes, taking.sources.spelled.get("nnodes", "--nnodes"))
     taking.host(low, high)
     beside = {"attempt": options.attempt, "master_port": options.master_port}
     given = {name: value for name, value in beside.items() if value is not None}
-    params = parameters(arguments, low, high, environ, taking.options, **given)
+    params = parameters(arguments, low, high, environ, taking.below, **given)
     if is_own_run(params):
         shown = printable(params.run_id)
         raise RendezvousParameterError(

@@ -4,6 +4,7 @@ A flag comes before a variable of rdzv's, and that before the platform.
 """
 
 import argparse
+import logging
 import math
 import os
 import secrets
@@ -12,17 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rdzv.config import environment
+from rdzv.config import Layer, environment
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.text import printable
 
-from .agent import AgentOptions
 from .agent.devices import processes
 from .common import AUTO, count, with_variable
 from .launch import HOSTED, Launch
 from .platforms import Fact, Found, Taken
+from .platforms.torch import OPTIONS as TORCHRUN
+from .sources import Sources
 from .told import is_inside
+from .torchrun import Line
 
+logger = logging.getLogger(__name__)
+
+_ONE: Final = ("1", "1:1")
 _NEEDED: Final = ("run_id", "nnodes")
 _READ: Final[dict[str, Callable[[str], Any]]] = {"nproc_per_node": processes, "max_restarts": count}
 OPTIONS: Final = ("attempt", "node_name", "labels")
@@ -36,6 +42,7 @@ class Taking:
     Attributes:
         arguments: The command line.
         launch: What the platform gives.
+        sources: What variables and a file give.
         options: The options of the run that are the platform's.
         said: What is the platform's, each with where it stands, in words.
         drain_at: When the node drains unasked, on the monotonic clock.
@@ -43,6 +50,7 @@ class Taking:
 
     arguments: argparse.Namespace
     launch: Launch
+    sources: Sources
     options: dict[str, Any] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     drain_at: float = math.inf
@@ -58,27 +66,53 @@ class Taking:
         Raises:
             RendezvousParameterError: Something is missing, or what the platform has started cannot become a run.
         """
+        sources = Sources.of(arguments, environ)
+        filled = argparse.Namespace(**vars(arguments))
+        sources.fill(filled)
+        line = Line(filled, given={name for name, value in vars(arguments).items() if value is not None})
         # An agent in a run is not what the platform has started.
-        is_asked = arguments.platform == AUTO and not is_inside(environ)
-        launch = Launch.here(environ, arguments.array) if is_asked else Launch(Found())
-        taking = cls(argparse.Namespace(**vars(arguments)), launch)
-        AgentOptions.take_variables(taking.arguments, environ)
-        if arguments.standalone:
-            taking._stand_alone()
+        is_asked = filled.platform in (None, AUTO) and not is_inside(environ)
+        launch = Launch.here(environ, filled.array or "sweep") if is_asked else Launch(Found())
+        taking = cls(filled, launch, sources)
+        if line.left_out:
+            logger.warning("what torchrun has and this command has not is left out: %s", "; ".join(line.left_out))
+        if arguments.as_torchrun:
+            taking._take_as_torchrun(line)
+        if filled.standalone:
+            taking._stand_alone(line)
         taking.launch.check(taking.arguments.nnodes)
         taking._fill(environ)
         taking._refuse_what_lacks()
         return taking
 
-    def _stand_alone(self) -> None:
+    def _take_as_torchrun(self, line: Line) -> None:
+        """Have what torchrun takes where its line says nothing: one node, and a run id of its own."""
+        told = self.launch.given().get("nnodes")
+        # A scheduler has given a script all nodes, and started it on one.
+        counts = told is not None and (self.launch.found.is_launched or told.platform == TORCHRUN.name)
+        nodes = self.arguments.nnodes or (told.value if told is not None and counts else "1")
+        if not counts:
+            self.arguments.nnodes = nodes
+        if nodes in _ONE and self._is_run_of_its_own(line):
+            self.arguments.standalone = True
+        elif self.arguments.run_id is None and "run_id" not in self.launch.given():
+            self.arguments.run_id = line.default_run_id()
+
+    def _is_run_of_its_own(self, line: Line) -> bool:
+        """Whether a machine alone takes part in a run that no other has: none is named, or one that torchrun's own
+        store would forget."""
+        return self.arguments.run_id is None or (line.run_id is not None and self.arguments.backend is None)
+
+    def _stand_alone(self, line: Line) -> None:
         nodes = self.arguments.nnodes or "1"
-        if nodes not in ("1", "1:1"):
+        if nodes not in _ONE:
             raise RendezvousParameterError(
                 f"--standalone is a run of this machine alone, and --nnodes (or RDZV_NNODES) is '{printable(nodes)}': "
                 "leave one out."
             )
         self.arguments.nnodes = nodes
-        self.arguments.run_id = self.arguments.run_id or f"standalone-{secrets.token_hex(4)}"
+        if self._is_run_of_its_own(line):
+            self.arguments.run_id = f"{line.run_id or 'standalone'}-{secrets.token_hex(4)}"
 
     def _fill(self, environ: Mapping[str, str]) -> None:
         given = self.launch.given()
@@ -90,7 +124,7 @@ class Taking:
         if self.arguments.drain == AUTO:
             self._take_drain()
         said = {item.partition("=")[0] for item in self.arguments.option}
-        said |= environment(environ)[0].given["options"].keys()
+        said |= environment(environ)[0].given["options"].keys() | self.sources.run_options.keys()
         for name in OPTIONS:
             if name in given and name not in said and getattr(self.arguments, name, None) is None:
                 self.options[name] = self._take(name, given[name])
@@ -155,6 +189,13 @@ class Taking:
     def machines(self) -> Sequence[str]:
         """The machines of all nodes; none: the platform does not list them."""
         return () if (hosts := self.launch.hosts()) is None else hosts.value
+
+    @property
+    def below(self) -> tuple[Layer, ...]:
+        """What counts where neither the command line nor the environment gives an option of the run."""
+        return Layer(self.sources.file, {"options": self.sources.run_options}), Layer(
+            "The platform", {"options": self.options}
+        )
 
     @property
     def in_words(self) -> str:

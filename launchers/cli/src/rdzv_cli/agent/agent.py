@@ -325,7 +325,8 @@ def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> lis
     )
     # As torchrun does: each of several processes would take all CPUs.
     threads = {"OMP_NUM_THREADS": "1"} if agent.options.nproc_per_node > 1 else {}
-    return [{**threads, **agent.environment, **as_told(place, agent.params, agent.environment)} for place in places]
+    told = (as_told(place | {"ROLE_NAME": agent.options.role}, agent.params, agent.environment) for place in places)
+    return [{**threads, **agent.environment, **each} for each in told]
 
 
 def _place_in(info: RendezvousInfo, each: int) -> str:

@@ -1,0 +1,174 @@
+"""What variables and a file say of the options of `rdzv run`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rdzv_core.errors import RendezvousParameterError
+
+from rdzv_cli import main
+from rdzv_cli.agent import AgentOptions
+from rdzv_cli.command import make_parser
+from rdzv_cli.sources import options_of
+from rdzv_cli.taking import Taking
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def taken(*line: str, **environ: str) -> Taking:
+    return Taking.of(make_parser().parse_args(["run", *line, "--", "true"]), environ)
+
+
+def configured(text: str, *line: str, **environ: str) -> Taking:
+    """What is taken where this is the file."""
+    Path("job.toml").write_text(text)
+    return taken("--config", "job.toml", *line, **environ)
+
+
+def test_a_flag_comes_before_a_variable_that_before_the_file_and_that_before_the_platform() -> None:
+    agent = "max-restarts = 1\nnproc_per_node = 1"
+    text = f'nnodes = "1:2"\nrun_id = "file"\n{agent}\n[option]\nattempt = 7\nnode_name = "f"'
+    environ = {"PET_NNODES": "1:8", "PET_MAX_RESTARTS": "9", "PET_NPROC_PER_NODE": "9", "PET_RDZV_ID": "platform"}
+    mine = configured(text, "--max-restarts=3", RDZV_MAX_RESTARTS="2", RDZV_RUN_ID="variable", **environ)
+    arguments = mine.arguments
+    assert (arguments.max_restarts, arguments.run_id, arguments.nnodes, arguments.nproc_per_node) == (
+        3,
+        "variable",
+        "1:2",
+        1,
+    )
+    assert mine.below[0].given == {"options": {"attempt": 7, "node_name": "f"}}
+
+
+def test_a_file_says_the_options_of_the_run(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("job.toml").write_text('standalone = true\nendpoint = "db"\n[option]\nnode_name = "mine"\nattempt = 2')
+    program = ["--", "sh", "-c", "echo $RDZV_OPTIONS"]
+    assert main(["run", "--config=job.toml", *program]) == 0
+    assert main(["run", "--config=job.toml", "--option", "node_name=flag", *program]) == 0
+    out, err = capfd.readouterr()
+    assert out == '{"node_name": "mine", "attempt": 2}\n{"node_name": "flag", "attempt": 2}\n'
+    assert " node mine." in err
+
+
+def test_values_of_a_file_are_read_as_those_of_flags() -> None:
+    text = """
+standalone = true
+array = "job"
+check = ["port", "disk:/tmp:1"]
+ok-exit-code = [5, 8]
+signals-to-handle = ["SIGTERM", "SIGINT"]
+local-ranks-filter = 0
+grace = 2.5
+tee = 3
+keep-detached = false
+pass-exit-code = true
+verbose = 1
+prefix = ""
+"""
+    arguments = configured(text).arguments
+    options = AgentOptions.of(arguments)
+    assert [check.name for check in options.check or ()] == ["port", "disk:/tmp:1"]
+    assert (options.ok_exit_code, options.local_ranks_filter, options.grace) == ((5, 8), (0,), 2.5)
+    assert (options.keep_detached, options.pass_exit_code, options.prefix) == (False, True, "")
+    assert len(options.signals_to_handle) == 2
+    assert (arguments.array, arguments.verbose) == ("job", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("max-restart = 1", "has the key 'max-restart', which is no option; did you mean max-restarts?"),
+        ("xyz = 1", "has the key 'xyz', which is no option; its keys are the options of rdzv run."),
+        ("config = 'b'", "has the key 'config', which is no option; "),
+        ("module = true", "has the key 'module', which is no option; "),
+        ("run-id = 'a'\nrun_id = 'b'", "has 'run_id' twice, with hyphens and with underscores."),
+        ("max-restarts = 'x'", "'max-restarts': 'x' is no whole number from 0 to 999999999."),
+        ("max-restarts = [1]", "'max-restarts': a text or a number is expected, not [1]."),
+        ("max-restarts = true", "'max-restarts': a text or a number is expected, not True."),
+        ("ok-exit-code = [true]", "'ok-exit-code': a text, a number or a list of them is expected, not True."),
+        (
+            "check = 2000-01-01",
+            "'check': a text, a number or a list of them is expected, not datetime.date(2000, 1, 1).",
+        ),
+        ("standalone = 1", "'standalone': true or false is expected, not 1."),
+        ("array = 'x'", "'array': 'x' is neither sweep nor job."),
+        ("option = ['a=1']", "has something else than a table, [option], as 'option'."),
+        ("nnodes", "is not TOML: "),
+        ("nnodes = 'x'", "'nnodes' is 'x'; MIN:MAX, such as 2:4, or one number is expected."),
+    ],
+)
+def test_what_a_file_cannot_say_is_named(text: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("job.toml").write_text(text)
+    assert main(["run", "--config=job.toml", "--run-id", "x", "--", "true"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rdzv: The file 'job.toml'")
+    assert why in line
+
+
+def test_an_option_of_the_run_that_is_none_is_named_with_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("job.toml").write_text("standalone = true\n[option]\njoin_timeot = 2")
+    assert main(["run", "--config=job.toml", "--", "true"]) == 2
+    assert "knows no option 'join_timeot'. Did you mean 'join_timeout'?" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RendezvousParameterError, match=r"^The file 'nowhere.toml' is not there\.$"):
+        taken("--config=nowhere.toml")
+    with pytest.raises(RendezvousParameterError, match=r"^The file '.*' cannot be read: Is a directory\.$"):
+        taken("--config", str(tmp_path))
+
+
+def test_the_file_has_a_variable() -> None:
+    Path("job.toml").write_text('nnodes = 1\nrun-id = "x"')
+    assert taken(RDZV_CONFIG="job.toml").arguments.run_id == "x"
+
+
+VARIABLES = {
+    "backend": ("sqlite", "sqlite"),
+    "endpoint": ("f", "f"),
+    "run_id": ("x", "x"),
+    "nnodes": ("1", "1"),
+    "standalone": ("1", True),
+    "platform": ("none", "none"),
+    "array": ("job", "job"),
+    "verbose": ("2", 2),
+}
+"""Of those that are no options of the agent: see test_launch.py."""
+
+
+def test_every_option_has_a_variable() -> None:
+    (commands,) = (action.choices for action in make_parser()._actions if isinstance(action.choices, dict))
+    others = {"config", "option", *AgentOptions.__dataclass_fields__}
+    assert options_of(commands["run"]).keys() == VARIABLES.keys() | others
+    found: Any = taken(**{f"RDZV_{name.upper()}": text for name, (text, _) in VARIABLES.items()}).arguments
+    assert {name: getattr(found, name) for name in VARIABLES} == {name: value for name, (_, value) in VARIABLES.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("RDZV_STANDALONE", "maybe", "RDZV_STANDALONE: 'maybe' is neither 1 nor 0."),
+        ("RDZV_ARRAY", "x", "RDZV_ARRAY: 'x' is neither sweep nor job."),
+        ("RDZV_PLATFORM", "x", "RDZV_PLATFORM: 'x' is neither auto nor none."),
+        ("RDZV_VERBOSE", "much", "RDZV_VERBOSE: 'much' is no whole number"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_named(name: str, text: str, why: str) -> None:
+    with pytest.raises(RendezvousParameterError) as refused:
+        taken(**{name: text})
+    assert str(refused.value).startswith(why)
+
+
+def test_a_variable_has_the_command_say_more() -> None:
+    command = [sys.executable, "-m", "rdzv_cli", "run", "--standalone", "--endpoint=db", "--", "true"]
+    ended = [
+        subprocess.run(command, env={**os.environ, "RDZV_VERBOSE": verbose}, capture_output=True, text=True, check=True)
+        for verbose in ("0", "1")
+    ]
+    assert ["node arrived: " in each.stderr for each in ended] == [False, True]
