@@ -333,7 +333,7 @@ try:
 except BrokenPipeError:
     signal.pause()
 """
-"""Passes over that nobody reads what it writes, as `logging` does."""
+"""Passes over that no process reads what it writes, as `logging` does."""
 
 
 @pytest.mark.parametrize("source", [WRITES_ON, "print('y', flush=True); import time; time.sleep(600)"])

@@ -192,7 +192,7 @@ def test_the_platform_is_shown_with_what_is_ignored(
     ("variable", "value", "flag"),
     [("RDZV_RUN_ID", "job-7", "--run-id"), ("RDZV_OPTIONS", "node_name=a,attempt=3", "--option node_name")],
 )
-def test_what_the_platform_gives_is_not_taken_where_a_variable_of_ours_stands(
+def test_what_the_platform_gives_is_not_taken_where_a_variable_of_rdzv_stands(
     variable: str, value: str, flag: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in RECORDED["slurm-step"]["environ"].items():
@@ -204,9 +204,10 @@ def test_what_the_platform_gives_is_not_taken_where_a_variable_of_ours_stands(
     assert said == expected != []
 
 
-def test_the_service_of_the_platform_is_not_taken_where_ours_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_service_of_the_platform_is_not_taken_where_another_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name, text in {"PET_RDZV_ID": "job", "PET_RDZV_BACKEND": "etcd-v3", "PET_RDZV_ENDPOINT": "host:2379"}.items():
         monkeypatch.setenv(name, text)
     monkeypatch.setenv("RDZV_BACKEND", "sqlite")
