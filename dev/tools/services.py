@@ -93,6 +93,16 @@ def install_mpich() -> None:
     _install_wheel("mpich", MPICH)
 
 
+def install_shells() -> None:
+    """The shells that complete lines beside bash, from the system's own packages.
+
+    Needs root on Debian or a relative of it; elsewhere it says what to install.
+    """
+    if not all(map(shutil.which, SHELLS)):
+        _install("Shells", SHELLS, "install zsh and fish, so that both are in PATH.")
+
+
+SHELLS: Final = ("zsh", "fish")
 _ZOOKEEPER_JAR: Final = "/usr/share/java/zookeeper.jar"
 
 SERVICES: Final[dict[str, Callable[[], None]]] = {
@@ -102,6 +112,7 @@ SERVICES: Final[dict[str, Callable[[], None]]] = {
     "open-mpi-4": install_open_mpi_4,
     "open-mpi-5": install_open_mpi_5,
     "mpich": install_mpich,
+    "shells": install_shells,
 }
 
 _IN_CACHE: Final = {"RDZV_CONSUL_BINARY": CACHE / "consul" / "usr" / "bin" / "consul"}

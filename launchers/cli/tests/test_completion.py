@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from rdzv_conformance.servers import ServiceMissingError, require_service
 
 from rdzv_cli import main
 
@@ -32,10 +33,18 @@ _python_argcomplete
 }
 
 
+class Shell(str):
+    """The name of one, which may not be on this machine."""
+
+    def find_binary(self) -> None:
+        """See whether it is here."""
+        if shutil.which(self) is None:
+            raise ServiceMissingError(f"No {self} on this machine. Run `python3 dev/tools/services.py install shells`.")
+
+
 @pytest.fixture(params=ASKS)
 def shell(request: pytest.FixtureRequest) -> str:
-    if shutil.which(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
+    require_service(Shell(request.param))
     return str(request.param)
 
 
