@@ -28,6 +28,8 @@ SUM = "done: 9592 primes below 100000"
 BOLD, DIM = 1, 2
 COLOURS = (36, 32, 33, 35, 34)
 """By which a terminal shows text bold or dim, and the names of the nodes."""
+PATIENCE = 180
+"""Seconds that a chapter may take, on a machine that does other things as well: on c10d each agent imports torch."""
 OWN_LINE = re.compile(r"\S+ rdzv\[(\S+)\]: (.*)")
 """A line of an agent's own, which begins with the time and the id of its node."""
 
@@ -43,22 +45,22 @@ def main() -> None:
         with chapter("Four agents start. The job takes two to four: with the fourth it begins."):
             for number in range(1, 5):
                 agents.start(f"node{number}")
-            ranks = agents.expect("rank (.) of 4", timeout=60)
-        agents.expect("step 25:", timeout=60, of_all=False)
+            ranks = agents.expect("rank (.) of 4", timeout=PATIENCE)
+        agents.expect("step 25:", timeout=PATIENCE, of_all=False)
 
         (victim,) = (name for name, match in ranks.items() if match[1] == "0")
         with chapter(f"{victim}, which has rank 0, is killed with -9. The other three go on."):
             agents.kill(victim)
-            agents.expect("rank . of 3", timeout=60)
-        agents.expect(r"step \d+:", timeout=60, of_all=False)
+            agents.expect("rank . of 3", timeout=PATIENCE)
+        agents.expect(r"step \d+:", timeout=PATIENCE, of_all=False)
 
         with chapter("node5 arrives. The three make room, and four go on."):
             agents.start("node5")
-            agents.expect("rank . of 4", timeout=60)
+            agents.expect("rank . of 4", timeout=PATIENCE)
 
         with chapter("They finish."):
-            agents.expect(re.escape(SUM), timeout=120)
-            agents.expect_end(timeout=60)
+            agents.expect(re.escape(SUM), timeout=PATIENCE)
+            agents.expect_end(timeout=PATIENCE)
     print("\nEvery agent ended with exit code 0, and the sum is right:\nno step was lost, none counted twice.")
 
 

@@ -20,7 +20,7 @@ CHAPTER = re.compile(
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the demo as dev.py does."""
     command = [sys.executable, "-m", "examples.demo", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
 def chapters(lines: list[str]) -> list[str]:
