@@ -317,7 +317,12 @@ if os.environ["RDZV_ROUND"] == "1":
 
 
 def test_what_outlives_its_agent_by_intent_is_copied_on(tmp_path: Path) -> None:
-    goes_on = f"setsid sh -c 'while [ ! -e {tmp_path}/ended ]; do sleep 0.02; done; echo later' & echo now"
+    waits = "while [ ! -e %s ]; do sleep 0.02; done"
+    goes_on = (
+        f"setsid sh -c 'touch {tmp_path}/apart; {waits % (tmp_path / 'ended')}; echo later' & "
+        # Until it has a session of its own, it goes with its parent.
+        f"{waits % (tmp_path / 'apart')}; echo now"
+    )
     with running(command(tmp_path, "--prefix=-", "--keep-detached", "--", "sh", "-c", goes_on, processes=1)) as agent:
         assert agent.stdout is not None
         assert agent.wait(30) == 0
