@@ -316,6 +316,13 @@ if os.environ["RDZV_ROUND"] == "1":
     assert {one["level"] for one in ours} == {"INFO", "WARNING"}
 
 
+@pytest.mark.parametrize("wrong", [["--log-dir=/dev/null/x"], ["--backend=none"]])
+def test_why_a_run_cannot_begin_is_an_object_too(tmp_path: Path, wrong: list[str]) -> None:
+    done = ends(tmp_path, "--run-id=job", "--log-format=json", *wrong, "--", "true")
+    (said,) = map(json.loads, done.stderr.splitlines())
+    assert (done.returncode, said["run"], said["round"]) == (2, "job", None)
+
+
 def test_what_outlives_its_agent_by_intent_is_copied_on(tmp_path: Path) -> None:
     waits = "while [ ! -e %s ]; do sleep 0.02; done"
     goes_on = (

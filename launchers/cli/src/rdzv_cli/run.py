@@ -93,10 +93,10 @@ def run(arguments: argparse.Namespace) -> int:
     environ = for_agents()
     taking = Taking.of(arguments, environ)
     options = AgentOptions.of(taking.arguments)
+    if options.log_format is LogFormat.JSON:
+        speak_json(taking.arguments.run_id)
     check_base(options.log_dir)
     params = _parameters(taking, options, environ)
-    if options.log_format is LogFormat.JSON:
-        speak_json(params.run_id)
     _warn_of_restarts(options)
     command = [arguments.program, *arguments.arguments]
     # No other node needs to be disturbed by one that cannot start it.
