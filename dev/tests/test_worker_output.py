@@ -345,7 +345,7 @@ try:
 except BrokenPipeError:
     signal.pause()
 """
-"""Passes over that nobody reads what it writes, as `logging` does."""
+"""Passes over that what it writes is not read, as `logging` does."""
 
 
 @pytest.mark.parametrize("source", [WRITES_ON, "print('y', flush=True); import time; time.sleep(600)"])
