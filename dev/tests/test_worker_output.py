@@ -316,8 +316,20 @@ if os.environ["RDZV_ROUND"] == "1":
     assert {one["level"] for one in ours} == {"INFO", "WARNING"}
 
 
+@pytest.mark.parametrize("wrong", [["--log-dir=/dev/null/x"], ["--backend=none"]])
+def test_why_a_run_cannot_begin_is_an_object_too(tmp_path: Path, wrong: list[str]) -> None:
+    done = ends(tmp_path, "--run-id=job", "--log-format=json", *wrong, "--", "true")
+    (said,) = map(json.loads, done.stderr.splitlines())
+    assert (done.returncode, said["run"], said["round"]) == (2, "job", None)
+
+
 def test_what_outlives_its_agent_by_intent_is_copied_on(tmp_path: Path) -> None:
-    goes_on = f"setsid sh -c 'while [ ! -e {tmp_path}/ended ]; do sleep 0.02; done; echo later' & echo now"
+    waits = "while [ ! -e %s ]; do sleep 0.02; done"
+    goes_on = (
+        f"setsid sh -c 'touch {tmp_path}/apart; {waits % (tmp_path / 'ended')}; echo later' & "
+        # Until it has a session of its own, it goes with its parent.
+        f"{waits % (tmp_path / 'apart')}; echo now"
+    )
     with running(command(tmp_path, "--prefix=-", "--keep-detached", "--", "sh", "-c", goes_on, processes=1)) as agent:
         assert agent.stdout is not None
         assert agent.wait(30) == 0
@@ -333,7 +345,7 @@ try:
 except BrokenPipeError:
     signal.pause()
 """
-"""Passes over that no process reads what it writes, as `logging` does."""
+"""Passes over that what it writes is not read, as `logging` does."""
 
 
 @pytest.mark.parametrize("source", [WRITES_ON, "print('y', flush=True); import time; time.sleep(600)"])

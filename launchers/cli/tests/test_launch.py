@@ -19,7 +19,7 @@ from rdzv_cli.agent.routes import Choice, Std
 from rdzv_cli.command import make_parser
 from rdzv_cli.launch import Launch, port_of
 from rdzv_cli.log import LogFormat
-from rdzv_cli.platforms import PLATFORMS, detect
+from rdzv_cli.platforms import PLATFORMS, Fact, detect
 from rdzv_cli.taking import Taking
 
 Install = Callable[[str, str, Mapping[str, str]], None]
@@ -358,6 +358,18 @@ def test_a_terminal_has_no_run_of_its_own(
     # Several agents of one machine meet in a file, as everywhere.
     assert main(["run", "--run-id", "r", "--nnodes", "2", "--", "true"]) == 0
     assert taken[0][0].backend == "sqlite"
+
+
+def test_what_cannot_be_read_is_said_where_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    surround(monkeypatch, STEP | {"SLURM_STEP_NUM_NODES": "many"})
+    assert main(["run", "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert "Slurm does not tell what is needed (SLURM_STEP_NUM_NODES: nodes: no whole number): give --nnodes" in said
+    with pytest.raises(RendezvousParameterError, match=r"known to all of them \(SLURM_STEP_NODELIST: hosts: no list"):
+        launch(STEP | {"SLURM_STEP_NODELIST": "n[1-"}).endpoint("r")
+    assert launch(STEP | {"SLURM_NODEID": "x"}).found.unread(Fact.JOB, Fact.NODES, Fact.HOSTS) == ""
 
 
 @pytest.mark.parametrize("name", ["pbs-terminal", "lsf-terminal"])

@@ -59,6 +59,7 @@ def before(mark: str, given: str) -> Any:
         (readers.this_host_if_first, ["0", "0"], os.uname().nodename),
         (readers.group, ["s1.s2.n1", "switch.switch.node"], "switch=s1.s2"),
         (readers.group, ["b1.n1.example", "block.node"], "block=b1"),
+        (readers.without_index, ["job-3.job.default.svc.cluster.local", "3"], "job"),
         (readers.tf_hosts, [CLUSTER], ("n1", "n2", "n3")),
         (readers.tf_rank, [CLUSTER], 2),
         (readers.resource_hosts, [RESOURCES], ("n1", "n2")),

@@ -194,7 +194,8 @@ class Launch:
         return replace(host, value=f"{in_brackets(host.value)}:{port_of(run_id)}")
 
     def _explain(self, host: Taken | None, missing: str) -> str:
-        why = f"{missing} is not installed" if host is not None else "no host is known to all of them"
+        unknown = f"no host is known to all of them{self.found.unread(Fact.HOSTS, Fact.FIRST_HOST)}"
+        why = f"{missing} is not installed" if host is not None else unknown
         first = printable(str(host.value)) if host is not None else "NODE"
         return (
             f"Several nodes are to meet ({self.found.names}), no service is named, and {why}: a file of this machine "

@@ -100,10 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
     options = AgentOptions.of(taking.arguments)
     if "verbose" in taking.sources.spelled:
         be_verbose(taking.arguments.verbose)
+    if options.log_format is LogFormat.JSON:
+        speak_json(taking.arguments.run_id)
     check_base(options.log_dir)
     params = _parameters(taking, options, environ)
-    if options.log_format is LogFormat.JSON:
-        speak_json(params.run_id)
     _warn_of_restarts(options)
     command = _command(arguments)
     # No other node needs to be disturbed by one that cannot start it.

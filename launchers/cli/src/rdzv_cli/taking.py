@@ -144,9 +144,10 @@ class Taking:
         if not needed:
             return
         if self.launch.found.platforms:
+            unread = self.launch.found.unread(Fact.JOB, Fact.NODES)
             raise RendezvousParameterError(
-                f"{self.launch.found.names} does not tell what is needed: give {needed}. `rdzv doctor` shows what it "
-                "tells."
+                f"{self.launch.found.names} does not tell what is needed{unread}: give {needed}. `rdzv doctor` shows "
+                "what it tells."
             )
         self.arguments.fail(f"the following arguments are required: {needed}")
 

@@ -70,6 +70,12 @@ class Found:
         """The value of a fact; None: it is not known."""
         return self.facts[fact].value if fact in self.facts else None
 
+    def unread(self, *facts: Fact) -> str:
+        """What tells of these facts and could not be read, each with the reason, in brackets; empty: nothing."""
+        unknown = tuple(f"{fact.value}: " for fact in facts if fact not in self.facts)
+        found = [f"{one.name}: {one.reason}" for one in self.ignored if one.reason.startswith(unknown)]
+        return f" ({'; '.join(found)})" if found else ""
+
     @property
     def names(self) -> str:
         """The names of the platforms."""

@@ -160,8 +160,9 @@ def first_label(given: str) -> str:
 
 
 def without_index(name: str, index: str) -> str:
-    """A pod's name without the index that it ends with."""
-    if not (found := name.removesuffix(f"-{count(index)}")) or found == name:
+    """A pod's name, of which its host name may be a part, without the index that it ends with."""
+    pod = first_label(name)
+    if not (found := pod.removesuffix(f"-{count(index)}")) or found == pod:
         raise ValueError(f"it does not end with -{index}")
     return found
 
