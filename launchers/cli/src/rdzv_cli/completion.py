@@ -3,7 +3,8 @@
 import argparse
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -40,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     if find_spec("argcomplete") is None:
         say("argcomplete is not installed, which completes this command: pip install 'rdzv-cli[completion]'")
         return ExitStatus.UNUSABLE.value
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    show(argcomplete.shellcode(["rdzv"], shell=arguments.shell))
+    show(shellcode(["rdzv"], shell=arguments.shell))
     return 0
 
 
@@ -59,10 +60,15 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
     for action in _actions(parser):
         if (known := _known(action)) is not None:
-            vars(action)["completer"] = argcomplete.completers.ChoicesCompleter(known)
+            vars(action)["completer"] = partial(_offer, known)
         elif str(action.metavar) in _PATHS:
             vars(action)["completer"] = argcomplete.completers.FilesCompleter()
     argcomplete.autocomplete(parser, default_completer=argcomplete.completers.SuppressCompleter())
+
+
+def _offer(known: Sequence[str], **_: Any) -> Sequence[str]:
+    """What argcomplete calls with what it knows of the line; it takes of this what the word begins with."""
+    return known
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
@@ -73,7 +79,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(command)
 
 
-def _known(action: argparse.Action) -> Iterable[str] | None:
+def _known(action: argparse.Action) -> Sequence[str] | None:
     """The values of an option that are known; None: they are not."""
     by_name: dict[str, Any] = {
         "backend": installed_backends,
@@ -83,7 +89,8 @@ def _known(action: argparse.Action) -> Iterable[str] | None:
     }
     if action.dest in by_name:
         return sorted(by_name[action.dest]())
-    return action.metavar.split("|") if re.fullmatch(r"[a-z]+(\|[a-z]+)+", str(action.metavar)) else None
+    shown = str(action.metavar)
+    return shown.split("|") if re.fullmatch(r"[a-z]+(\|[a-z]+)+", shown) else None
 
 
 def _shell(text: str) -> str:
