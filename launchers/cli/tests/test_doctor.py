@@ -188,6 +188,34 @@ def test_the_platform_is_shown_with_what_is_ignored(
     assert any(line.startswith("note RDZV_PLATFORM is none") for line in lines(capsys, 0))
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "flag"),
+    [("RDZV_RUN_ID", "job-7", "--run-id"), ("RDZV_OPTIONS", "node_name=a,attempt=3", "--option node_name")],
+)
+def test_what_the_platform_gives_is_not_taken_where_a_variable_of_rdzv_is_set(
+    variable: str, value: str, flag: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in RECORDED["slurm-step"]["environ"].items():
+        monkeypatch.setenv(name, text)
+    before = [line for line in lines(capsys, 0) if line.startswith(f"ok {flag} ")]
+    monkeypatch.setenv(variable, value)
+    said = [line for line in lines(capsys, 0) if f" {flag} " in line]
+    expected = [f"note {line.removeprefix('ok ')} is not taken: {variable} comes before it" for line in before]
+    assert said == expected != []
+
+
+def test_the_service_of_the_platform_is_not_taken_where_another_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, text in {"PET_RDZV_ID": "job", "PET_RDZV_BACKEND": "etcd-v3", "PET_RDZV_ENDPOINT": "host:2379"}.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setenv("RDZV_ENDPOINT", str(tmp_path / "none.db"))
+    assert main(["doctor", "--timeout", "0.1"]) == 2  # there is no file
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    notes = [line for line in said if line.endswith("is not taken: RDZV_ENDPOINT comes before it")]
+    assert [line.split()[1] for line in notes] == ["--backend", "--endpoint"]
+
+
 def test_what_a_platform_lets_no_run_begin_for_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 
+from rdzv.config import environment
 from rdzv.hooks import installed_hooks
 from rdzv.inspector import RunInspector
+from rdzv_core.credentials import variable
 from rdzv_core.endpoints import hide_login
 from rdzv_core.errors import RendezvousError, RendezvousParameterError
 from rdzv_core.plugins import installed_backends, load_backend_plugin
@@ -21,6 +23,7 @@ from .launch import Launch
 from .output import show
 from .platforms import PLATFORMS, Found, Platform, Taken, detect, installed_platforms
 from .taking import OPTIONS
+from .told import for_agents
 
 _GROUP = "torchrun.handlers"
 _OURS = "rdzv_torchrun"
@@ -105,12 +108,25 @@ def _platforms(found: Found) -> Iterator[_Finding]:
     launch = Launch(found)
     for name, taken in launch.given().items():
         flag = f"--option {name}" if name in OPTIONS else as_flag(name)
-        yield _Finding("ok", flag, f"{_shown(taken)} (from {taken.source})")
+        said = f"{_shown(taken)} (from {taken.source})"
+        if before := _ours_before(name):
+            yield _Finding("note", flag, f"{said} is not taken: {before} comes before it")
+        else:
+            yield _Finding("ok", flag, said)
     for fact, taken in found.facts.items():
         yield _Finding("ok", fact.value, f"{_shown(taken)} (from {taken.source}, {taken.platform})")
     for ignored in (*launch.ignored(), *found.ignored):
         yield _Finding("note", "ignored", f"{ignored.name}: {ignored.reason}")
     yield from _service(launch)
+
+
+def _ours_before(name: str) -> str | None:
+    """The variable of rdzv's that comes before what the platform gives, where it is set."""
+    environ = for_agents()
+    if name in OPTIONS:
+        return "RDZV_OPTIONS" if name in environment(environ)[0].given["options"] else None
+    names = [variable(one) for one in (("backend", "endpoint") if name in ("backend", "endpoint") else (name,))]
+    return next((one for one in names if environ.get(one)), None)
 
 
 def _service(launch: Launch) -> Iterator[_Finding]:
