@@ -192,7 +192,7 @@ def test_the_platform_is_shown_with_what_is_ignored(
     ("variable", "value", "flag"),
     [("RDZV_RUN_ID", "job-7", "--run-id"), ("RDZV_OPTIONS", "node_name=a,attempt=3", "--option node_name")],
 )
-def test_what_the_platform_gives_is_not_taken_where_a_variable_of_rdzv_stands(
+def test_what_the_platform_gives_is_not_taken_where_a_variable_of_rdzv_is_set(
     variable: str, value: str, flag: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in RECORDED["slurm-step"]["environ"].items():
@@ -207,13 +207,12 @@ def test_what_the_platform_gives_is_not_taken_where_a_variable_of_rdzv_stands(
 def test_the_service_of_the_platform_is_not_taken_where_another_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name, text in {"PET_RDZV_ID": "job", "PET_RDZV_BACKEND": "etcd-v3", "PET_RDZV_ENDPOINT": "host:2379"}.items():
         monkeypatch.setenv(name, text)
-    monkeypatch.setenv("RDZV_BACKEND", "sqlite")
+    monkeypatch.setenv("RDZV_ENDPOINT", str(tmp_path / "none.db"))
     assert main(["doctor", "--timeout", "0.1"]) == 2  # there is no file
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    notes = [line for line in said if line.endswith("is not taken: RDZV_BACKEND comes before it")]
+    notes = [line for line in said if line.endswith("is not taken: RDZV_ENDPOINT comes before it")]
     assert [line.split()[1] for line in notes] == ["--backend", "--endpoint"]
 
 
