@@ -370,6 +370,9 @@ def test_what_cannot_be_read_is_said_where_it_is_needed(
     with pytest.raises(RendezvousParameterError, match=r"known to all of them \(SLURM_STEP_NODELIST: hosts: no list"):
         launch(STEP | {"SLURM_STEP_NODELIST": "n[1-"}).endpoint("r")
     assert launch(STEP | {"SLURM_NODEID": "x"}).found.unread(Fact.JOB, Fact.NODES, Fact.HOSTS) == ""
+    both = launch(STEP | RECORDED["open-mpi-4"]["environ"]).found
+    assert any(one.reason.startswith("local rank: ") for one in both.ignored)
+    assert both.unread(Fact.LOCAL_RANK) == ""
 
 
 @pytest.mark.parametrize("name", ["pbs-terminal", "lsf-terminal"])
@@ -591,6 +594,16 @@ def test_variables_of_torchrun_are_no_launcher() -> None:
     script = RECORDED["slurm-script"]["environ"] | {"PET_RDZV_ID": "mine"}
     with pytest.raises(RendezvousParameterError, match="put srun in front"):
         launch(script).check(None)
+
+
+def test_a_first_host_that_is_named_is_none_of_an_array_and_none_of_hosts_that_are_not_all_there() -> None:
+    named = {"PET_NODE_RANK": "0", "PET_MASTER_ADDR": "n9"}
+    host = launch(named).first_host()
+    assert host is not None
+    assert host.value == "n9"
+    for other in (launch(ARRAY | named, "job"), launch(STEP | named | {"SLURM_STEP_NUM_NODES": "2"})):
+        assert other.found.get(Fact.FIRST_HOST) == "n9"
+        assert other.first_host() is None
 
 
 def test_the_first_host_is_known_with_the_nodes_or_without() -> None:

@@ -110,6 +110,11 @@ def test_open_mpi_is_there_with_the_uri_of_4_and_without() -> None:
     assert names == ["Open MPI 5", "Open MPI 4"]
 
 
+def test_rows_without_a_family_do_not_take_each_others_place() -> None:
+    both = found(RECORDED["flux"]["environ"] | RECORDED["mpich"]["environ"])
+    assert both.names == "MPICH or Intel MPI in Flux"
+
+
 def test_the_main_node_of_aws_batch_gets_no_address_and_is_the_first_host_itself() -> None:
     batch = RECORDED["aws-batch"]["environ"] | {"AWS_BATCH_JOB_NODE_INDEX": "0"}
     del batch["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"]
