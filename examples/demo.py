@@ -23,6 +23,8 @@ PROGRAM = Path(__file__).with_name("allreduce.py")
 OPTIONS = {"keep_alive_interval": 1, "keep_alive_max_attempt": 2, "last_call_timeout": 1}
 """A node is given up after 2 s, not after the default 15, so that the demo is short."""
 STEPS = 200
+PACE = {"c10d": 0.25}
+"""Seconds of a step, where it is not 0.05: what imports torch takes long to come, and the job waits for none."""
 SUM = "done: 9592 primes below 100000"
 """What the program says at the end, unless a step was lost or counted twice."""
 BOLD, DIM = 1, 2
@@ -220,7 +222,7 @@ def commands(backend: str, endpoint: str, folder: str) -> tuple[list[str], list[
     options = [f"--option={name}={value}" for name, value in OPTIONS.items()]
     agent = [sys.executable, "-m", "rdzv", "run", *service, "--run-id", Path(folder).name, "--nnodes", "2:4", *options]
     program = [sys.executable, str(PROGRAM), "--checkpoint", f"{folder}/primes.json", "--steps", str(STEPS)]
-    return agent, [*program, "--pace", "0.05"]
+    return agent, [*program, "--pace", str(PACE.get(backend, 0.05))]
 
 
 def parse_arguments() -> argparse.Namespace:
