@@ -1,7 +1,8 @@
-"""What the tests of every package keep to: what one leaves behind, a thread or a variable, would meet the next ones."""
+"""What the tests of every package keep to: what one leaves behind, such as a thread, would meet the next ones."""
 
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -24,6 +25,8 @@ for _name in filter(JOBS.fullmatch, list(os.environ)):
 
 WATCHDOG = "rdzv-conformance-watchdog"
 """The thread of the suite's own that watches a test as it is taken down."""
+
+SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 PATIENCE = 20.0
 """Seconds within which the threads of a test must end once everything that it made is closed, on a busy machine."""
@@ -49,6 +52,18 @@ def no_variable_is_left() -> Iterator[None]:
     changed = {name for name, _ in dict(os.environ).items() ^ before.items()} - {"PYTEST_CURRENT_TEST"}
     if changed:
         pytest.fail(f"changed in the environment: {', '.join(sorted(changed))}")
+
+
+@pytest.fixture(autouse=True)
+def no_handler_is_left() -> Iterator[None]:
+    """Fail a test after which a signal does something else: what is ignored is so in all that is started later, too."""
+    before = {number: handler for number in SIGNALS if (handler := signal.getsignal(number)) is not None}
+    yield
+    changed = [number for number, handler in before.items() if signal.getsignal(number) != handler]
+    for number in changed:
+        signal.signal(number, before[number])
+    if changed:
+        pytest.fail(f"signals do something else: {', '.join(str(number) for number in changed)}")
 
 
 def _shown(thread: threading.Thread) -> str:

@@ -15,7 +15,8 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run the command; returns its exit code.
 
     Args:
-        arguments: What the user has typed after ``rdzv``; None: those of this process.
+        arguments: What the user has typed after ``rdzv``; None: those of this process, which ends then: a scheduler's
+            SIGTERM and SIGUSR1 do not change its exit code any more.
     """
     try:
         from .command import main as command
