@@ -2,16 +2,16 @@
 
 import pytest
 
-from rdzv.engine.missing import LISTED, listed, missing
+from rdzv.engine.missing import LISTED, listed, missing, missing_in_attempt
 from rdzv.engine.notices import name_in_id
-from rdzv.engine.records import NodeRecord
+from rdzv.engine.records import NodeRecord, State
 
 DOMAIN = ".cluster.internal.example.com"
 
 
-def node(name: str, address: str = "") -> NodeRecord:
+def node(name: str, address: str = "", attempt: int = 0) -> NodeRecord:
     """The record of a node of that name."""
-    return NodeRecord(f"{name_in_id(name)}.4c", 0, 0, 1, 4, address, 1)
+    return NodeRecord(f"{name_in_id(name)}.4c", attempt, 0, 1, 4, address, 1)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,15 @@ def test_a_first_label_that_two_have_names_none() -> None:
 
 def test_who_is_named_anyway_is_not_named_again() -> None:
     assert missing(("n1", "n2", "n3"), [node("n1")], ["n2.07", "stranger.08"]) == ("n3",)
+
+
+def test_an_attempt_expects_what_the_platform_lists_or_else_the_world_before() -> None:
+    before = State(0, 1, ("n1.4c", "n2.4c", "n3.4c"), "n1", 1, 1, 4)
+    live = [node("n1"), node("n2", attempt=1)]
+    # That a member is gone is said anyway in its own attempt, and is no excuse in the next.
+    assert missing_in_attempt(0, before, (), live, ["n2.4c"]) == ("n3",)
+    assert missing_in_attempt(1, before, (), live, ["n3.4c"]) == ("n1", "n3")
+    assert missing_in_attempt(1, before, ("n2", "n4"), live, ["n4.4c"]) == ("n4",)
 
 
 def test_what_a_platform_lists_fits_into_a_record() -> None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from .notices import name_in_id, name_of
-from .records import NodeRecord
+from .records import NodeRecord, State
 
 LISTED: Final = 20
 """Nodes that a message lists; of more it tells how many."""
@@ -38,11 +38,31 @@ def missing(expected: Sequence[str], here: Iterable[NodeRecord], gone: Iterable[
         None of them, too, if a node that is here is not expected: then one of them may be that node.
     """
     machines = _by_name(tuple(expected))
-    found = {_machine(machines, name_of(node.id), node.address) for node in here}
-    if None in found:
-        return ()
+    found: set[str | None] = set()
+    for node in here:
+        if (machine := _machine(machines, name_of(node.id), node.address)) is None:
+            return ()
+        found.add(machine)
     found |= {_machine(machines, name_of(node)) for node in gone}
     return tuple(_NO_NAME.sub("?", name)[:_LONGEST] for name in dict.fromkeys(expected) if name not in found)
+
+
+def missing_in_attempt(
+    attempt: int, before: State, expected: Sequence[str], live: Iterable[NodeRecord], gone: Iterable[str]
+) -> tuple[str, ...]:
+    """The names of those that are expected in an attempt and not here: by the platform, or else by the world before.
+
+    Args:
+        attempt: The attempt.
+        before: The last state that there was, with all members.
+        expected: As for `missing`; none: the platform lists no machines.
+        live: Every node record in the service.
+        gone: As for `missing`, in that state's world.
+    """
+    here = [node for node in live if node.attempt == attempt]
+    # Those of an earlier attempt may be gone, and are expected in this one.
+    known = gone if before.attempt == attempt else ()
+    return missing(expected or [*map(name_of, before.world)], here, known)
 
 
 def _machine(machines: Mapping[str, str], *names: str) -> str | None:

@@ -6,9 +6,8 @@ from typing import Final
 from rdzv_core import errors
 
 from . import rules
-from .missing import listed, missing
+from .missing import listed, missing_in_attempt
 from .node import Node
-from .notices import name_of
 from .pace import status_interval
 from .records import NO_STATE, NodeRecord, Phase, State, named_departures
 from .report import is_out, out_until
@@ -200,10 +199,8 @@ def _absent(node: Node, live: Collection[NodeRecord], running: State | None) -> 
     if status is not None and status.present > len(live):
         away = listed(status.missing or (), ", ", status.absent)
     else:
-        here = [record for record in live if record.attempt == node.settings.attempt]
-        departed = named_departures(status, state.round) if state.attempt == node.settings.attempt else ()
-        gone = [departure.node for departure in departed]
-        away = listed(missing(node.expected or [*map(name_of, state.world)], here, gone), ", ")
+        gone = [departure.node for departure in named_departures(status, state.round)]
+        away = listed(missing_in_attempt(node.settings.attempt, state, node.expected, live, gone), ", ")
     return f" Missing: {away}." if away else ""
 
 

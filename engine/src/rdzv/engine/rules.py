@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Final
 
 from . import eligibility
-from .missing import missing
-from .notices import NONE, Notices, name_of
+from .missing import missing_in_attempt
+from .notices import NONE, Notices
 from .records import NO_STATE, Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State, named_departures
 
 _AFTER_ARRIVAL: Final = 1 / 4
@@ -413,20 +413,11 @@ def _status(
     lost = () if state.closed else tuple(departed.values())
     present, doing = len(inside) + len(waiting), phase(state, inside)
     awaited = tuple(_in_use(state, live, departed)) if doing is Phase.RE_FORMING else ()
-    away = _missing(state, live, [*departed, *awaited], situation) if doing in _SHORT else None
-    goes = tuple(sorted(drained))
+    goes, away = tuple(sorted(drained)), None
+    if doing in _SHORT:
+        named = [*departed, *awaited]
+        away = missing_in_attempt(state.attempt, situation.state or state, situation.expected, live, named) or None
     return RunStatus(state.round, doing, present, news, lost, drained=goes, awaited=awaited or None, missing=away)
-
-
-def _missing(
-    state: State, live: Collection[NodeRecord], named: Collection[str], situation: Situation
-) -> tuple[str, ...] | None:
-    """Who is expected and not here: by the platform, or by the world before; without those that are named anyway."""
-    before = situation.state or state
-    here = [node for node in live if node.attempt == state.attempt]
-    # Those of an earlier attempt may be gone, and are expected in this one.
-    known = named if before.attempt == state.attempt else ()
-    return missing(situation.expected or [*map(name_of, before.world)], here, known) or None
 
 
 def _news(

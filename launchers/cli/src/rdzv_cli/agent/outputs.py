@@ -172,11 +172,7 @@ class RoundOutput:
         return out, err
 
     def _stream(self, source: _Source, pipes: Mapping[_Source, int]) -> int | Path | None:
-        if source in pipes:
-            return pipes[source]
-        if file := self._file(source):
-            return file
-        return None
+        return pipes[source] if source in pipes else self._file(source)
 
     def _end_of_file(self, source: _Source) -> bytes:
         file = self._file(source) if self._folders else None
