@@ -1,7 +1,7 @@
 import pytest
 
 from rdzv_core.keys import escape, unescape
-from rdzv_core.text import printable, shown
+from rdzv_core.text import listed, printable, shown
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,16 @@ from rdzv_core.text import printable, shown
 )
 def test_what_is_shown_is_one_short_line(text: str, line: str) -> None:
     assert printable(text) == line
+
+
+def test_the_first_are_listed_and_the_others_counted() -> None:
+    names = [f"n{number}" for number in range(21)]
+    assert listed(names[:2]) == "n0, n1"
+    assert listed(names[:20], "; ") == "; ".join(names[:20])
+    assert listed(names) == f"{', '.join(names[:20])}, and 1 more"
+    assert listed(names, total=70) == f"{', '.join(names[:20])}, and 50 more"
+    assert listed(names, most=3) == "n0, n1, n2, and 18 more"
+    assert listed([]) == ""
 
 
 def test_a_value_is_shown_as_it_is_written_as_far_as_it_can_be() -> None:

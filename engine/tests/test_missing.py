@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdzv.engine.missing import LISTED, listed, missing, missing_in_attempt
+from rdzv.engine.missing import missing, missing_in_attempt
 from rdzv.engine.notices import name_in_id
 from rdzv.engine.records import NodeRecord, State
 
@@ -69,12 +69,3 @@ def test_an_attempt_expects_what_the_platform_lists_or_else_the_world_before() -
 
 def test_what_a_platform_lists_fits_into_a_record() -> None:
     assert missing(("a b/c\n", "n" * 300), [], ()) == ("a?b?c?", "n" * 255)
-
-
-def test_the_first_are_listed_and_the_others_counted() -> None:
-    names = [f"n{number}" for number in range(LISTED + 1)]
-    assert listed(names[:2], ", ") == "n0, n1"
-    assert listed(names[:LISTED], "; ") == "; ".join(names[:LISTED])
-    assert listed(names, ", ") == f"{', '.join(names[:LISTED])}, and 1 more"
-    assert listed(names, ", ", 70) == f"{', '.join(names[:LISTED])}, and 50 more"
-    assert listed([], ", ") == ""

@@ -337,7 +337,7 @@ def test_a_rival_does_not_starve_one_that_pops(backend: MemoryBackend) -> None:
         (("wait", ["c", "a"]), r"0\.\d s .*: 'c'\."),
         (("wait", ["c"], timedelta(0)), r"0\.0 s .*: 'c'\."),
         (("wait", ["c"], timedelta(seconds=-1)), r"0\.0 s .*: 'c'\."),
-        (("wait", [f"k{number}" for number in range(30)]), r"'k19' and 10 more\."),
+        (("wait", [f"k{number}" for number in range(30)]), r"'k19', and 10 more\."),
         (("queue_pop", "a"), r"0\.\d s the queue 'a'"),
         (("queue_pop", "a", {"block": False}), r"0\.0 s the queue 'a'"),
         (("barrier", "b", 2), r"Not all 2 .* 'b' .* within 0\.\d s; this was number 1"),

@@ -10,7 +10,6 @@ from rdzv_core.backend import STATE_KEY
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv.admission import AdmissionRule, Limits
-from rdzv.engine.missing import LISTED
 from rdzv.engine.node_view import NodeView
 from rdzv.engine.records import LEADER_KEY, NAMED, STATUS_KEY, Departure, LeaderRecord, Phase, RunStatus, State
 from rdzv.engine.waits import Wait, in_words
@@ -21,7 +20,7 @@ from .situations import SITUATIONS
 SIZES = AdmissionRule(sizes=(1, 2))
 
 NAMES = tuple(f"n{rank}" for rank in range(100))
-TWENTY = ", ".join(f"n{rank} (rank {rank})" for rank in range(1, LISTED + 1))
+TWENTY = ", ".join(f"n{rank} (rank {rank})" for rank in range(1, 21))
 WAIT = Wait("n0", 0, Limits(2, 100), 15.0, last_round=7, state=State(0, 7, NAMES, "host", 1, 2, 100))
 
 
@@ -78,12 +77,12 @@ def test_a_round_beside_which_there_is_no_news_is_named(status: RunStatus | None
     [
         (1, "n1 (rank 1)"),
         (2, "n1 (rank 1), n2 (rank 2)"),
-        (LISTED, TWENTY),
-        (LISTED + 1, f"{TWENTY} and 1 more"),
-        (NAMED - 2, f"{TWENTY} and 10 more"),
+        (20, TWENTY),
+        (21, f"{TWENTY}, and 1 more"),
+        (NAMED - 2, f"{TWENTY}, and 10 more"),
         # No status names more, and this node may have been one of them.
-        (NAMED - 1, f"{TWENTY} and at least 11 more"),
-        (NAMED, f"{TWENTY} and at least 12 more"),
+        (NAMED - 1, f"{TWENTY}, and 11 more at least"),
+        (NAMED, f"{TWENTY}, and 12 more at least"),
     ],
 )
 def test_of_many_that_are_awaited_the_first_are_named(count: int, named: str) -> None:
@@ -104,7 +103,7 @@ def test_of_a_large_world_ranks_are_not_known() -> None:
 def test_of_many_that_are_gone_the_first_are_named_and_all_are_counted() -> None:
     gone = tuple(Departure(name, rank, False, "why") for rank, name in enumerate(NAMES[:NAMED]))
     line = in_words(re_forming(departures=gone, lost=60))
-    assert line.endswith("; gone: n0 (rank 0), " + TWENTY.replace(", n20 (rank 20)", "") + " and 72 more")
+    assert line.endswith("; gone: n0 (rank 0), " + TWENTY.replace(", n20 (rank 20)", "") + ", and 72 more")
 
 
 def test_that_those_of_an_earlier_attempt_are_gone_is_nothing_to_wait_for() -> None:
@@ -115,7 +114,7 @@ def test_that_those_of_an_earlier_attempt_are_gone_is_nothing_to_wait_for() -> N
 def test_of_many_that_are_missing_the_first_are_named_and_all_are_counted() -> None:
     status = RunStatus(7, Phase.GATHERING, 1, 0, missing=NAMES).shortened(None)
     line = in_words(replace(WAIT, status=status))
-    assert line == f"gathering, 1 here, 1 more needed; missing: {', '.join(NAMES[:LISTED])}, and 80 more"
+    assert line == f"gathering, 1 here, 1 more needed; missing: {', '.join(NAMES[:20])}, and 80 more"
     status = RunStatus(7, Phase.LAST_CALL, 99, 0, missing=NAMES[:1])
     assert in_words(replace(WAIT, status=status)).endswith("or at once with 100; missing: n0")
 

@@ -178,7 +178,7 @@ def _is_of_many(host: str) -> bool:
 
 def hide_login(endpoint: str) -> str:
     """The endpoint without what stands before an @, which may be a password."""
-    return re.sub(r"[^,/]*@", "***@", endpoint)
+    return re.sub(r"(?<![^,/])[^,/]*@", "***@", endpoint)
 
 
 def _malformed(item: str, reason: str) -> RendezvousParameterError:

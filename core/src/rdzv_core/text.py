@@ -1,8 +1,14 @@
 """How text that others chose is shown: on one short line, which no terminal can be disturbed by."""
 
-from typing import Any
+from collections.abc import Sequence
 
-__all__ = ["printable", "shown"]
+__all__ = ["listed", "printable", "shown"]
+
+
+def listed(items: Sequence[str], separator: str = ", ", total: int = 0, most: int = 20) -> str:
+    """The first items of a list, which has `total` at least, and how many more there are."""
+    more = max(total, len(items)) - len(items[:most])
+    return separator.join([*items[:most], *([f"and {more} more"] if more else [])])
 
 
 def printable(text: str, most: int = 80) -> str:
@@ -17,7 +23,7 @@ def printable(text: str, most: int = 80) -> str:
     return line if len(line) <= most else f"{line[:half]}...{line[-half:]}"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """The `repr` of a value on one short line; ``what was given`` if it has none.
 
     Python writes no integer of thousands of digits, and nothing that is too deep.

@@ -19,14 +19,13 @@ from rdzv_core.handler import Drain
 from rdzv_core.keys import unescape
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import load_backend_plugin
-from rdzv_core.text import printable
+from rdzv_core.text import listed, printable
 
 from .admission import Limits
 from .engine import records, rules
 from .engine.client import DecodedSnapshot, Pauses, RetryingClient
 from .engine.codec import Record
 from .engine.handler import with_keys, with_leases
-from .engine.missing import listed
 from .engine.notices import (
     DrainNotice,
     Notices,
@@ -432,7 +431,7 @@ def _describe(run_id: str, control: DecodedSnapshot, found: State | None, nodes:
 def _absent(state: State, published: RunStatus | None) -> str | None:
     if published is None or published.round != state.round:
         return None
-    return listed(published.missing or (), ", ", published.absent) or None
+    return listed(published.missing or (), total=published.absent) or None
 
 
 def _takes(limits: Limits) -> str:

@@ -23,7 +23,7 @@ from rdzv_core.backend import MAX_KEY, MAX_PAYLOAD, KeyValueBackend, check_paylo
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
 from rdzv_core.keys import escape, unescape
 from rdzv_core.store import Store
-from rdzv_core.text import printable
+from rdzv_core.text import listed, printable
 
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue, backoff
 from .engine.removable import RemovableKeys
@@ -300,10 +300,8 @@ class KeyValueStore(Store):
 
     def _lacks(self, keys: Sequence[str], started: float) -> RendezvousTimeoutError:
         """The error for keys that did not exist in time."""
-        more = f" and {len(keys) - 20} more" if len(keys) > 20 else ""
-        listed = ", ".join(f"'{key}'" for key in keys[:20]) + more
-        waited = time.monotonic() - started
-        return RendezvousTimeoutError(f"After {waited:.1f} s '{self._prefix}' {self._where} still lacks: {listed}.")
+        names, waited = listed([f"'{key}'" for key in keys]), time.monotonic() - started
+        return RendezvousTimeoutError(f"After {waited:.1f} s '{self._prefix}' {self._where} still lacks: {names}.")
 
     def _no_item(self, key: str, started: float) -> RendezvousTimeoutError:
         """The error for a queue that got no item in time."""

@@ -23,8 +23,8 @@ def event(kind: EventKind, node: int, number: int = 1, cause: str = "in 20 s: as
     [
         (1, "node drains: n0 (round 1): in 20 s: asked to end"),
         (3, "node drains: 3 nodes: n0, n1, n2 (round 1): in 20 s: asked to end"),
-        (12, "node drains: 12 nodes: n0, n1, n2 and 9 more (round 1): in 20 s: asked to end"),
-        (1000, "node drains: 1000 nodes: n0, n1, n2 and 997 more (round 1): in 20 s: asked to end"),
+        (12, "node drains: 12 nodes: n0, n1, n2, and 9 more (round 1): in 20 s: asked to end"),
+        (1000, "node drains: 1000 nodes: n0, n1, n2, and 997 more (round 1): in 20 s: asked to end"),
     ],
 )
 def test_of_many_nodes_a_line_names_some(count: int, line: str) -> None:
@@ -102,7 +102,7 @@ def test_what_an_agent_says_after_an_event_stands_after_it(
         logging.getLogger("rdzv").removeHandler(handler)
     log.flush()
     assert [line.partition(" (round")[0] for line in capsys.readouterr().err.splitlines()] == [
-        "rdzv: node drains: 4 nodes: n0, n1, n2 and 1 more",
+        "rdzv: node drains: 4 nodes: n0, n1, n2, and 1 more",
         "rdzv: round 2",
         "rdzv: node lost: n5",
         "rdzv: that costs no restart",

@@ -11,7 +11,7 @@ import pytest
 from engine.tests.waiting import wait_until
 
 from rdzv_cli import drain, log, wait_line
-from rdzv_cli.wait_line import WaitLine, can_redraw, listed
+from rdzv_cli.wait_line import WaitLine, can_redraw
 
 TERMINAL = {"TERM": "xterm"}
 
@@ -151,10 +151,3 @@ def test_on_a_terminal_nothing_is_left_of_it(monkeypatch: pytest.MonkeyPatch) ->
     assert drain._await_departure(inspector, ["a", "b", "c"], 600.0) == ()
     assert terminal.getvalue().endswith("\r\x1b[K")
     assert "\n" not in terminal.getvalue()
-
-
-def test_the_first_twenty_are_named_and_the_others_counted() -> None:
-    names = [f"n{number}" for number in range(21)]
-    assert listed(names[:20]) == ", ".join(names[:20])
-    assert listed(names) == f"{', '.join(names[:20])}, and 1 more"
-    assert listed(["\x1b[2J"]) == r"\x1b[2J"

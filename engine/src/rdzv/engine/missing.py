@@ -12,18 +12,9 @@ from typing import Final
 from .notices import name_in_id, name_of
 from .records import NodeRecord, State
 
-LISTED: Final = 20
-"""Nodes that a message lists; of more it tells how many."""
-
 _LONGEST: Final = 255
 _NO_NAME: Final = re.compile(r"[\x00-\x20\x7f/\ud800-\udfff]")
 """What a name in a record has: so many characters, and none of these."""
-
-
-def listed(items: Sequence[str], separator: str, total: int = 0) -> str:
-    """The first items of a list, which has `total` at least, and how many more there are."""
-    more = max(total, len(items)) - len(items[:LISTED])
-    return separator.join([*items[:LISTED], *([f"and {more} more"] if more else [])])
 
 
 def missing(expected: Sequence[str], here: Iterable[NodeRecord], gone: Iterable[str] = ()) -> tuple[str, ...]:

@@ -4,9 +4,10 @@ from collections.abc import Collection
 from typing import Final
 
 from rdzv_core import errors
+from rdzv_core.text import listed
 
 from . import rules
-from .missing import listed, missing_in_attempt
+from .missing import missing_in_attempt
 from .node import Node
 from .pace import status_interval
 from .records import NO_STATE, NodeRecord, Phase, State, named_departures
@@ -174,7 +175,7 @@ def _missing_nodes(
     node: Node, live: Collection[NodeRecord], running: State | None, waited: float, *, alone: bool, failed: bool
 ) -> str:
     inside = rules.active_members(running, live) if running is not None else []
-    names = listed(sorted(record.id for record in live), ", ") or "none"
+    names = listed(sorted(record.id for record in live)) or "none"
     message = f"{_counted(node, len(live), f' ({names})')}."
     status = node.run.status
     if status is not None and status.present > len(live):
@@ -197,10 +198,10 @@ def _absent(node: Node, live: Collection[NodeRecord], running: State | None) -> 
     """Who is missing, in a sentence: of the machines that are expected, or of the world before."""
     status, state = node.run.status, running or node.run.state or NO_STATE
     if status is not None and status.present > len(live):
-        away = listed(status.missing or (), ", ", status.absent)
+        away = listed(status.missing or (), total=status.absent)
     else:
         gone = [departure.node for departure in named_departures(status, state.round)]
-        away = listed(missing_in_attempt(node.settings.attempt, state, node.expected, live, gone), ", ")
+        away = listed(missing_in_attempt(node.settings.attempt, state, node.expected, live, gone))
     return f" Missing: {away}." if away else ""
 
 

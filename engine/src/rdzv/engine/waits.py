@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
+from rdzv_core.text import listed
 
 from ..admission import Limits
-from .missing import LISTED, listed
 from .records import NAMED, NO_STATE, Phase, RunStatus, State
 
 
@@ -131,7 +131,7 @@ def _absent(wait: Wait, news: RunStatus) -> str:
     # That those of an earlier attempt are gone is what the wait was for.
     is_own = wait.state.attempt == wait.attempt
     gone = _named(wait.state, [one.node for one in news.departures], news.gone) if is_own else ""
-    away = listed(news.missing or (), ", ", news.absent)
+    away = listed(news.missing or (), total=news.absent)
     return f"{f'; gone: {gone}' if gone else ''}{f'; missing: {away}' if away else ''}"
 
 
@@ -157,13 +157,9 @@ def _short(wait: Wait, here: int) -> str:
 def _named(state: State, nodes: Sequence[str], count: int = 0) -> str:
     """Some members of a world, each with its rank; of many how many there are beside."""
     named = {node: f"{node} (rank {rank})" for rank, node in enumerate(state.world)}
-    spelled = ", ".join(named.get(node, node) for node in nodes[:LISTED])
-    more = max(count, len(nodes)) - LISTED
-    if more <= 0:
-        return spelled
     # A status names at most so many, and this node may have been one of them.
-    at_least = "at least " if len(nodes) >= NAMED - 1 and not count else ""
-    return f"{spelled} and {at_least}{more} more"
+    at_least = " at least" if len(nodes) >= NAMED - 1 and not count else ""
+    return f"{listed([named.get(node, node) for node in nodes], total=count)}{at_least}"
 
 
 def _of_attempt(wait: Wait, state: State) -> str:

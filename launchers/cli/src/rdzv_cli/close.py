@@ -5,11 +5,10 @@ import time
 
 from rdzv.inspector import RunInspector
 from rdzv_core.errors import RendezvousStateError, RendezvousTimeoutError
-from rdzv_core.text import printable
+from rdzv_core.text import listed, printable
 
 from .common import add_run_options, parameters, seconds, user
 from .output import show
-from .wait_line import listed
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -8,13 +8,13 @@ from typing import Final
 
 from rdzv.inspector import RunInspector
 from rdzv_core.errors import RendezvousTimeoutError
-from rdzv_core.text import printable
+from rdzv_core.text import listed, printable
 from rdzv_core.threads import in_thread
 
 from .common import add_run_options, parameters, seconds
 from .log import clear, flush
 from .output import show
-from .wait_line import WaitLine, listed
+from .wait_line import WaitLine
 
 _PATIENCE: Final = 60.0
 """Seconds that a node may take to go once its time is over: its program has its grace period then."""

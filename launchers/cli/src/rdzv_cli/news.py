@@ -6,6 +6,7 @@ from typing import Final
 
 from rdzv.hooks import Event, EventKind
 from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.text import listed
 from rdzv_core.threads import start_thread
 
 _GATHER: Final = 0.5
@@ -60,9 +61,7 @@ class News:
 def in_words(events: Sequence[Event]) -> str:
     """One line for some events of one kind and round."""
     nodes, causes = dict.fromkeys(event.node for event in events), dict.fromkeys(event.cause for event in events)
-    who, why = ", ".join(list(nodes)[:_NAMED]), next(iter(causes))
-    if len(nodes) > _NAMED:
-        who += f" and {len(nodes) - _NAMED} more"
+    who, why = listed([*nodes], most=_NAMED), next(iter(causes))
     if len(nodes) > 1:
         who = f"{len(nodes)} nodes: {who}"
     if len(causes) > 1:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rdzv_core.text import printable
@@ -18,9 +18,6 @@ EVERY: Final = 10.0
 
 _REDRAWN: Final = 0.5
 """The same on a terminal."""
-
-_LISTED: Final = 20
-"""Nodes that a line names; of more it tells how many."""
 
 
 class WaitLine:
@@ -59,9 +56,3 @@ def can_redraw(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether the standard error is a terminal that can take a line away again, and which a person looks at."""
     is_plain = environ.get("TERM") in (None, "", "dumb") or bool(environ.get("CI"))
     return place() is None and not is_plain and sys.stderr is not None and sys.stderr.isatty()
-
-
-def listed(nodes: Sequence[str]) -> str:
-    """The first of some nodes, and how many more there are."""
-    more = f", and {len(nodes) - _LISTED} more" if len(nodes) > _LISTED else ""
-    return ", ".join(map(printable, nodes[:_LISTED])) + more
