@@ -38,7 +38,7 @@ import json, os, pathlib, sys, rdzv
 guard = pathlib.Path(f"/proc/{os.getppid()}")
 agent = guard.parent / guard.joinpath("stat").read_text().rpartition(")")[2].split()[1]
 command, guards_command = [(process / "cmdline").read_text().split("\\0") for process in (agent, guard)]
-guard = [(guard / "environ").read_text(), guards_command] if "guard_program.py" in str(guards_command) else []
+guard = [(guard / "environ").read_text(), guards_command] if "programs/guard.py" in str(guards_command) else []
 pathlib.Path(sys.argv[1]).write_text(json.dumps([dict(os.environ), command, guard]))
 # A handler, and so a connection, of its own.
 rdzv.get_rendezvous_handler(rdzv.config.from_env()).leave()

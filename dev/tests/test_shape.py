@@ -23,7 +23,7 @@ CLASS_LINES, LINES, BRANCHES, PARAMETERS = 250, 45, 15, 8
 
 EXCEPTIONS = {
     # PyTorch's Store has twenty methods.
-    "rdzv.store.KeyValueStore: lines": 373,
+    "rdzv.store.KeyValueStore: lines": 371,
 }
 """What is over a limit, with its number. The list may only get shorter, and its numbers smaller."""
 

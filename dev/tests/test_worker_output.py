@@ -375,7 +375,7 @@ def test_a_copier_that_is_killed_when_all_has_ended_costs_no_work(tmp_path: Path
 
 def _copier_of(agent: int) -> int:
     children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-    (copier,) = (pid for pid in children if "copier_program" in Path(f"/proc/{pid}/cmdline").read_text())
+    (copier,) = (pid for pid in children if "programs/copier.py" in Path(f"/proc/{pid}/cmdline").read_text())
     return int(copier)
 
 

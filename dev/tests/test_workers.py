@@ -48,7 +48,7 @@ def take(pid):
 
 def guard():
     processes = (path for path in Path("/proc").iterdir() if path.name.isdigit())
-    return next(int(path.name) for path in processes if "guard_program.py" in (path / "cmdline").read_text())
+    return next(int(path.name) for path in processes if "programs/guard.py" in (path / "cmdline").read_text())
 
 program = '''
 import os, pathlib, time

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_cli.agent.copier_program import Sink, Stream, prefixed
+from rdzv_cli.programs.copier import Sink, Stream, prefixed
 
 
 def _shown(blocks: list[bytes], prefix: bytes, folder: Path, kept: Path | None = None) -> bytes:

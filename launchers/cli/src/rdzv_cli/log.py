@@ -9,8 +9,6 @@ import contextlib
 import io
 import json
 import logging
-import os
-import select
 import sys
 import threading
 import time
@@ -22,6 +20,8 @@ from typing import Final
 
 from rdzv.backlog import Backlog
 from rdzv_core.text import printable
+
+from .programs import copier
 
 _LONGEST: Final = 8000
 """Characters of a line; of a longer one its two ends are shown."""
@@ -209,15 +209,7 @@ def _write(text: str) -> None:
             stream.write(text)
             return
         # Past the stream, whose lock the interpreter takes at its end: a write that is stuck would abort it.
-        data = text.encode(stream.encoding, "backslashreplace")
-        while data:
-            try:
-                data = data[os.write(descriptor, data) :]
-            except BlockingIOError:
-                # A program that has the stream, too, has made it so: a reader that is slow is one that stalls.
-                ready = select.poll()
-                ready.register(descriptor, select.POLLOUT)
-                ready.poll()
+        copier.write(descriptor, text.encode(stream.encoding, "backslashreplace"))
 
 
 def _tell_dropped(count: int) -> None:

@@ -6,20 +6,18 @@ import os
 import re
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Final
 
 from rdzv_core.near import near_name
 from rdzv_core.text import printable
 
-from . import probes
+from ..programs import command_line, probes
 from .guard import Guard, own_children
-from .tails import BYTES, last_lines
+from .tails import end_of, last_lines
 from .workers import Workers
 
 _POLL: Final = 0.02
@@ -91,7 +89,7 @@ def parse_check(text: str) -> Check:
     if found is None or int(found.groupdict().get("port") or 0) > _LAST_PORT:
         raise argparse.ArgumentTypeError(f"'{printable(text)}' is no check; write {form}")
     given = [group for group in found.groups() if group is not None]
-    return Check(text, (sys.executable, "-I", "-S", str(Path(probes.__file__)), kind, *given))
+    return Check(text, tuple(command_line(probes, kind, *given)))
 
 
 @dataclass(frozen=True)
@@ -158,6 +156,5 @@ class Checks:
 
 
 def _tail(output: IO[bytes]) -> str:
-    output.seek(max(0, output.seek(0, os.SEEK_END) - BYTES))
-    lines = last_lines(output.read())
+    lines = last_lines(end_of(output))
     return f": {lines}" if lines else ""

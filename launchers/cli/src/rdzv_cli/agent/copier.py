@@ -8,13 +8,12 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from . import copier_program
+from ..programs import command_line, copier
 from .guard import latin
 
 logger = logging.getLogger(__name__)
@@ -24,6 +23,9 @@ _CAPACITY: Final = 1 << 20
 
 _POLL: Final = 0.05
 """Seconds between two looks whether to wait any longer."""
+
+_END: Final = 2.0
+"""Seconds that one which is done gets to end, on a busy machine, too."""
 
 
 class Order(NamedTuple):
@@ -64,7 +66,7 @@ class Copier:
             kept.callback(self._agent.close)
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", copier_program.__file__, str(theirs.fileno())],
+                    command_line(copier, str(theirs.fileno())),
                     env=dict(environment),
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
@@ -136,7 +138,8 @@ class Copier:
         if left is None:
             logger.error("the copier of this node's output was killed: what it had not written is lost")
         if left in (None, b"0"):
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END)
 
     def _is_ready(self, seconds: float) -> bool:
         ready = select.poll()

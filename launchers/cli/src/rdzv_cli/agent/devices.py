@@ -9,7 +9,7 @@ from typing import Final
 from rdzv_core.text import printable
 
 from ..common import MOST, is_count
-from .probes import gpu_devices, listed_gpus
+from ..programs.probes import gpu_devices, listed_gpus
 from .quotas import cpu_quotas
 from .tools import output_of
 

@@ -9,13 +9,12 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from . import guard_program
+from ..programs import command_line, guard
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ OWN: Final[Streams] = (None, None)
 _ANSWER: Final = 60.0
 """Seconds in which the guard starts a program: that may come from a disk that hangs."""
 
-_LEFT: Final = guard_program.KILLED
+_LEFT: Final = guard.KILLED
 """Seconds in which the guard says what is left."""
 
 
@@ -83,15 +82,7 @@ class Guard:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-I",
-                        "-S",
-                        guard_program.__file__,
-                        str(theirs.fileno()),
-                        str(int(not keep_detached)),
-                        *(str(int(number)) for number in ignored),
-                    ],
+                    command_line(guard, *map(str, map(int, (theirs.fileno(), not keep_detached, *ignored)))),
                     env=dict(environment),
                     stdin=None if output is None else subprocess.DEVNULL,
                     stdout=output,
@@ -207,11 +198,11 @@ class Guard:
         """End it; whatever is left is killed."""
         self._channel.close()
         try:
-            self._process.wait(0 if self.is_stuck else 2 * guard_program.KILLED)
+            self._process.wait(0 if self.is_stuck else 2 * guard.KILLED)
         except subprocess.TimeoutExpired:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(guard_program.KILLED)
+                self._process.wait(guard.KILLED)
 
 
 def latin(text: str) -> str:

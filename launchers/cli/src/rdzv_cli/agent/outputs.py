@@ -13,15 +13,15 @@ from rdzv.shortages import outlast
 from rdzv_core.text import printable
 
 from ..log import LogFormat, place
+from ..programs.copier import NOWHERE
 from .copier import Copier, Order
-from .copier_program import NOWHERE
 from .guard import Streams
 from .log_files import LogFiles, file_of, variables_of
 from .options import AgentOptions
 from .prefixes import USUAL, coloured, prefix
 from .routes import STREAMS, Route, Routes, Std
 from .shortages import REPLACED
-from .tails import BYTES, last_lines
+from .tails import end_of, last_lines
 from .workers import Output
 
 _STALLED: Final = 2.0
@@ -180,8 +180,7 @@ class RoundOutput:
             return b""
         try:
             with open(file, "rb") as written:
-                written.seek(-min(BYTES, os.fstat(written.fileno()).st_size), os.SEEK_END)
-                return written.read()
+                return end_of(written)
         except OSError:
             return b""
 

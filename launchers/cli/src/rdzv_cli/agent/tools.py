@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rdzv.programs import public_environment
 
-from .guard_program import KILLED
+from ..programs.guard import KILLED
 
 
 def output_of(command: Sequence[str], timeout: float) -> str:

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from rdzv_core.text import printable
 
 from ..common import signal_name
+from ..programs.guard import KILLED, processes
 from .guard import OWN, Guard, Streams
-from .guard_program import KILLED, processes
 from .tools import output_of
 
 _POLL: Final = 0.02

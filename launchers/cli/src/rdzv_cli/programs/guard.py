@@ -1,8 +1,8 @@
 """Starts the processes of an agent, and ends what is left of them when the agent is gone, even by kill -9.
 
-Run as a program of its own, standard library only, with one thread; `guard.Guard` is the agent's end of it. It is the
-parent of what it starts: nothing of that runs before it is known. Where the system lets it, it also becomes the parent
-of whatever these processes start and leave behind, so that a session of its own hides none.
+It has one thread; `agent.guard.Guard` is the agent's end of it. It is the parent of what it starts: nothing of that
+runs before it is known. Where the system lets it, it also becomes the parent of whatever these processes start and
+leave behind, so that a session of its own hides none.
 
 Its arguments are the number of a socket, 1 if it adopts, and the signals that the processes start with ignored. It
 reads commands from the socket, and answers there, each a list in a line of JSON. When the socket is closed, because the

@@ -1,7 +1,7 @@
 """The checks that `rdzv run` brings with it.
 
-Run as a program of its own, standard library only, so that one which hangs can be killed: its arguments are the kind of
-check and what that is about. It ends with 0, or says what is wrong.
+They are a program, so that one which hangs can be killed: its arguments are the kind of check and what that is about.
+It ends with 0, or says what is wrong.
 """
 
 import re

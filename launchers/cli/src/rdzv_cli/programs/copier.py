@@ -1,8 +1,7 @@
 """Copies what processes write from pipes to the console and to files, whole lines at a time; nothing is dropped.
 
-Run as a program of its own, standard library only, with one thread; `copier.Copier` is the agent's end of it. So
-a console that stalls holds up the processes that write to it, and nothing of the agent; and what they had written
-before the agent was killed is still copied.
+It has one thread; `agent.copier.Copier` is the agent's end of it. So a console that stalls holds up the processes that
+write to it, and nothing of the agent; and what they had written before the agent was killed is still copied.
 
 Its argument is the number of a socket, from which it reads lines of JSON:
 
@@ -39,7 +38,7 @@ _LONGEST: Final = 1 << 20
 _ATOMIC: Final = select.PIPE_BUF
 """Bytes that reach a pipe in one piece, also where others write to it, such as the agent."""
 
-_TAIL: Final = 2000
+TAIL: Final = 2000
 """Bytes that are kept of the end of each stream."""
 
 Names = dict[str, Any] | None
@@ -76,21 +75,23 @@ class Sink:
         """Write whole lines, however long that takes. One that cannot be written to is closed."""
         try:
             for piece in _pieces(lines) if self._is_pipe else (memoryview(lines),):
-                self._write(piece)
+                write(self._descriptor, piece)
         except OSError as error:
             self.is_open = False
             if not isinstance(error, BrokenPipeError):
                 _say(f"{self._name} cannot be written, and gets no more: {error.strerror}", self._names)
 
-    def _write(self, piece: memoryview) -> None:
-        while piece:
-            try:
-                piece = piece[os.write(self._descriptor, piece) :]
-            except BlockingIOError:
-                # Another process that has the console, too, has made it so.
-                ready = select.poll()
-                ready.register(self._descriptor, select.POLLOUT)
-                ready.poll()
+
+def write(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of it, however long that takes."""
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            # Another process that has it, too, has made it so: who reads slowly is waited for all the same.
+            ready = select.poll()
+            ready.register(descriptor, select.POLLOUT)
+            ready.poll()
 
 
 def _pieces(lines: bytes) -> Iterator[memoryview]:
@@ -132,7 +133,7 @@ class Stream:
             return 0
         if self._file is not None and self._file.is_open:
             self._file.write(block)
-        self.tail = block[-_TAIL:] if len(block) >= _TAIL else (self.tail + block)[-_TAIL:]
+        self.tail = block[-TAIL:] if len(block) >= TAIL else (self.tail + block)[-TAIL:]
         if self._console.is_open:
             self._show(block)
         if not block or not (self._console.is_open or (self._file is not None and self._file.is_open)):
@@ -272,7 +273,7 @@ def _file(path: str | None, names: Names) -> Sink | None:
 def _say(text: str, names: Names) -> None:
     said = text.encode(errors="backslashreplace")
     with contextlib.suppress(OSError):
-        os.write(2, (b"rdzv: " + said if names is None else _object(said, names)) + b"\n")
+        write(2, (b"rdzv: " + said if names is None else _object(said, names)) + b"\n")
 
 
 def main() -> None:
