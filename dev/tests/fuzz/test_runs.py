@@ -18,8 +18,8 @@ from rdzv.engine import notices, records
 from rdzv.engine.handler import create_handler
 from rdzv.inspector import RunInspector
 from rdzv.registry import create_backend
-from rdzv_cli import main
 from rdzv_cli.agent.ending import ExitStatus
+from rdzv_cli.command import main
 from rdzv_core import ANY
 from rdzv_core.envelope import Envelope
 from rdzv_sqlite import SqliteBackend

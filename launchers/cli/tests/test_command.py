@@ -26,9 +26,10 @@ from rdzv_core import BackendPlugin
 from rdzv_core.errors import RendezvousDeniedError
 from rdzv_core.text import printable
 
-from rdzv_cli import common, log, main, run, wait_line
+from rdzv_cli import common, log, run, wait_line
 from rdzv_cli.agent.devices import processes
-from rdzv_cli.common import signal_name, signal_number
+from rdzv_cli.command import main
+from rdzv_cli.values import signal_name, signal_number
 
 RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
 COMMANDS = "run, status, close, drain, pardon, backends, doctor or completion"
@@ -292,7 +293,7 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
             "rdzv run: error: there is no option --nproc; did you mean --nproc-per-node?",
         ),
         (["run", "--runid=x"], "rdzv run: error: there is no option --runid; did you mean --run-id?"),
-        (["run", *RUN, "--log-format", "xml", "--", "true"], "'xml' is neither text nor json"),
+        (["run", *RUN, "--log-format", "xml", "--", "true"], "'xml' is not one of text, json"),
         (["run", *RUN, "--tee", "4", "--", "true"], "'4' names no streams; write 0 (none), 1 (standard output), "),
         (["run", *RUN, "--local-ranks-filter", "0;1", "--", "true"], "'0;1' are no local ranks; write them as in 0,1"),
         (["run", "--join-timeout", "5"], "no option --join-timeout; did you mean --option join_timeout=VALUE?"),
@@ -388,8 +389,6 @@ def test_a_command_that_does_not_exist_is_named_with_the_nearest(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["rdzv", *arguments])
-    # This process does not end with the command.
-    monkeypatch.setattr("rdzv_cli.command.ignore_from_now_on", lambda: None)
     for given in (arguments, None):
         with pytest.raises(SystemExit) as ended:
             main(given)

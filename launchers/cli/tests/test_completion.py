@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from rdzv_conformance.servers import ServiceMissingError, require_service
 
-from rdzv_cli import main
+from rdzv_cli.command import main
 
 ASKS: Final = {
     # The functions that argcomplete defines are called as by the shell at a TAB.
@@ -100,4 +100,4 @@ def test_without_the_library_the_message_names_what_to_install(
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["completion", "tcsh"])
-    assert "'tcsh' is none of bash, zsh, fish" in capsys.readouterr().err
+    assert "'tcsh' is not one of bash, zsh, fish" in capsys.readouterr().err

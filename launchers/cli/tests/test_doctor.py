@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from rdzv_cli import doctor, main
+from rdzv_cli import doctor
+from rdzv_cli.command import main
 
 Install = Callable[[str, str, Mapping[str, str]], None]
 

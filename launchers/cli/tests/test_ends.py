@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from engine.tests.waiting import wait_until
 
-from rdzv_cli import main
+from rdzv_cli.command import main
 
 WHERE = ("--endpoint", "ends.db", "--run-id", "ends")
 

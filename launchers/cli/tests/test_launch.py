@@ -13,12 +13,10 @@ from typing import Any, Final
 import pytest
 from rdzv_core.errors import RendezvousParameterError
 
-from rdzv_cli import main
 from rdzv_cli.agent import AgentOptions, AgentResult, ExitStatus
 from rdzv_cli.agent.routes import Choice, Std
-from rdzv_cli.command import make_parser
+from rdzv_cli.command import main, make_parser
 from rdzv_cli.launch import Launch, port_of
-from rdzv_cli.log import LogFormat
 from rdzv_cli.platforms import PLATFORMS, Fact, detect
 from rdzv_cli.taking import Taking
 
@@ -537,7 +535,7 @@ VARIABLES: Final = {
     "tee": ("0:1,1:2", Choice(by_rank={0: Std.OUT, 1: Std.ERR})),
     "local_ranks_filter": ("0,2", (0, 2)),
     "prefix": ("${rank}", "${rank}"),
-    "log_format": ("json", LogFormat.JSON),
+    "log_format": ("json", "json"),
     "role": ("rank", "rank"),
 }
 

@@ -18,7 +18,7 @@ from rdzv.inspector import RunInspector
 from rdzv_core import ABSENT
 from rdzv_core.envelope import Envelope
 
-from rdzv_cli import main
+from rdzv_cli.command import main
 
 
 def test_a_node_that_has_left_is_not_here(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:

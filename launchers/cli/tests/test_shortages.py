@@ -21,9 +21,9 @@ from rdzv import DynamicRendezvousHandler, RendezvousParameters, RendezvousSetti
 from rdzv.engine import ports
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv_cli import main
 from rdzv_cli.agent import Agent, AgentOptions, AgentResult, ExitStatus, Restarts
 from rdzv_cli.agent.guard import Guard, Streams
+from rdzv_cli.command import main
 
 
 @pytest.fixture(autouse=True)

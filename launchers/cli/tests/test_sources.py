@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from rdzv_core.errors import RendezvousParameterError
 
-from rdzv_cli import main
 from rdzv_cli.agent import AgentOptions
-from rdzv_cli.command import make_parser
+from rdzv_cli.command import main, make_parser
 from rdzv_cli.sources import options_of
 from rdzv_cli.taking import Taking
 
@@ -97,7 +96,7 @@ prefix = ""
             "'check': a text, a number or a list of them is expected, not datetime.date(2000, 1, 1).",
         ),
         ("standalone = 1", "'standalone': true or false is expected, not 1."),
-        ("array = 'x'", "'array': 'x' is neither sweep nor job."),
+        ("array = 'x'", "'array': 'x' is not one of sweep, job."),
         ("option = ['a=1']", "has something else than a table, [option], as 'option'."),
         ("nnodes", "is not TOML: "),
         ("nnodes = 'x'", "'nnodes' is 'x'; MIN:MAX, such as 2:4, or one number is expected."),
@@ -154,8 +153,8 @@ def test_every_option_has_a_variable() -> None:
     ("name", "text", "why"),
     [
         ("RDZV_STANDALONE", "maybe", "RDZV_STANDALONE: 'maybe' is neither 1 nor 0."),
-        ("RDZV_ARRAY", "x", "RDZV_ARRAY: 'x' is neither sweep nor job."),
-        ("RDZV_PLATFORM", "x", "RDZV_PLATFORM: 'x' is neither auto nor none."),
+        ("RDZV_ARRAY", "x", "RDZV_ARRAY: 'x' is not one of sweep, job."),
+        ("RDZV_PLATFORM", "x", "RDZV_PLATFORM: 'x' is not one of auto, none."),
         ("RDZV_VERBOSE", "much", "RDZV_VERBOSE: 'much' is no whole number"),
     ],
 )

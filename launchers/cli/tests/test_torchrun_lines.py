@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from rdzv_core.errors import RendezvousParameterError
 
-from rdzv_cli import main
-from rdzv_cli.command import make_parser
+from rdzv_cli.command import main, make_parser
 from rdzv_cli.run import _command
 from rdzv_cli.taking import Taking
 

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from rdzv_cli import main
+from rdzv_cli.command import main
 from rdzv_core import plugins
 from rdzv_core.plugins import installed_backends
 from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rdzv_cli import main
+from rdzv_cli.command import main
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.processes import Link, Processes, Worker
 from rdzv_conformance.servers import free_ports

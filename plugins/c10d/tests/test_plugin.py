@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv_cli import main
+from rdzv_cli.command import main
 from rdzv_conformance.processes import Processes
 from rdzv_core.backend import ABSENT, ANY, PutOutcome
 from rdzv_core.errors import RendezvousParameterError

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from rdzv_cli import main
+from rdzv_cli.command import main
 from rdzv_conformance.proxy import FaultProxy
 from rdzv_conformance.servers import ConsulServer
 from rdzv_conformance.servers.certificates import Certificates

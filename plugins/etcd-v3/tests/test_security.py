@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rdzv_cli import main
+from rdzv_cli.command import main
 from rdzv_conformance.servers import EtcdServer, require_service
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.users import Create

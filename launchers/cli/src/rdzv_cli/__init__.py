@@ -3,24 +3,14 @@
 Nothing is imported before `main` is called, so that Ctrl-C while the command is imported ends it quietly.
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 __all__ = ["main"]
 
 
-def main(arguments: "Sequence[str] | None" = None) -> int:
-    """Run the command; returns its exit code.
-
-    Args:
-        arguments: What the user has typed after ``rdzv``; None: those of this process, which ends then: a scheduler's
-            SIGTERM and SIGUSR1 do not change its exit code any more.
-    """
+def main() -> int:
+    """Be the command: run what the arguments of this process say; returns the exit code with which it is to end."""
     try:
-        from .command import main as command
+        from .command import be_process
 
-        return command(arguments)
+        return be_process()
     except KeyboardInterrupt:
         return 130

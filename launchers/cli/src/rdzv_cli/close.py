@@ -7,8 +7,9 @@ from rdzv.inspector import RunInspector
 from rdzv_core.errors import RendezvousStateError, RendezvousTimeoutError
 from rdzv_core.text import listed, printable
 
-from .common import add_run_options, parameters, seconds, user
+from .common import add_run_options, parameters, user
 from .output import show
+from .values import seconds
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

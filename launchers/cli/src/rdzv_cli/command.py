@@ -32,7 +32,23 @@ def make_parser() -> RootParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code. If it is that of this process, SIGTERM does not change that any more."""
+    """Run the command; returns its exit code. Without arguments, they are those of this process."""
+    try:
+        return _run(arguments)
+    finally:
+        log.end()
+
+
+def be_process() -> int:
+    """As `main`, for this process, which ends then: no signal of a scheduler changes its exit code any more."""
+    try:
+        return _run(None)
+    finally:
+        ignore_from_now_on()
+        log.end()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     closed_streams.fill()
     parser = make_parser()
     completion.complete(parser)
@@ -51,7 +67,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitStatus.ERROR.value
     except KeyboardInterrupt:
         return 130
-    finally:
-        if arguments is None:
-            ignore_from_now_on()
-        log.end()

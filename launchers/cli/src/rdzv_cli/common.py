@@ -1,50 +1,29 @@
-"""The options that every subcommand about a run has."""
+"""The options that every subcommand about a run has, and the parameters that they are."""
 
 import argparse
-import contextlib
 import getpass
 import logging
-import math
 import os
-import re
-import signal
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rdzv.config import Layer, environment, merge
-from rdzv.settings import ROUNDS_KEPT
 from rdzv_core.backend import BackendPlugin, KeyValueBackend
 from rdzv_core.credentials import file_option, variable
 from rdzv_core.errors import RendezvousParameterError
-from rdzv_core.near import near_name
 from rdzv_core.options import secret_names
 from rdzv_core.parameters import ARGUMENTS, SHORT_NAMES, RendezvousParameters
 from rdzv_core.plugins import installed_backends, load_backend_plugin
-from rdzv_core.text import printable
 
 from .launch import HOSTED, Launch
 from .platforms import Found
-
-MOST: Final = 999_999_999
-"""The highest number that the command line takes."""
-
-_MOST_SECONDS: Final = 1e9
-"""The longest time that the command line takes: locks and sockets overflow somewhere above this."""
+from .values import AUTO, one_of
 
 _DEFAULT: Final = "sqlite"
 """The backend of a command that names none, wherever it is installed."""
 
 RUN_GROUP: Final = "the run"
 """The group of the help that has the options of a run."""
-
-AUTO: Final = "auto"
-"""The value of an option that a platform decides."""
-
-_UNHANDLED: Final = (signal.SIGKILL, signal.SIGSTOP)
-"""The signals that no program can handle."""
-
-_MOST_EXIT_CODE: Final = 255
-"""The highest exit code that a shell sees."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,14 +63,14 @@ def add_node_options(parser: argparse.ArgumentParser) -> dict[str, Any]:
     )
     group.add_argument(
         "--platform",
-        type=_either(AUTO, "none"),
+        type=one_of(AUTO, "none"),
         metavar="auto|none",
         help="whether to take what no option says from the scheduler or launcher around this process, see `rdzv "
         "doctor` (default: auto)",
     )
     group.add_argument(
         "--array",
-        type=_either("sweep", "job"),
+        type=one_of("sweep", "job"),
         metavar="sweep|job",
         help="what the elements of a job array are: a sweep, in which each is a run, or the nodes of one job (default: "
         "sweep)",
@@ -139,17 +118,6 @@ def _add_option(parser: "argparse._ActionsContainer") -> None:
         help="an option of rdzv or the backend, see `rdzv backends NAME`; may be repeated (default: those in "
         "RDZV_OPTIONS)",
     )
-
-
-def _either(one: str, other: str) -> Callable[[str], str]:
-    """A choice, for argparse, which does not compare a variable with the choices."""
-
-    def read(text: str) -> str:
-        if text not in (one, other):
-            raise argparse.ArgumentTypeError(f"'{printable(text)}' is neither {one} nor {other}")
-        return text
-
-    return read
 
 
 def parameters(
@@ -289,81 +257,6 @@ def _warn_of_secrets(given: Collection[str], secrets: Iterable[str]) -> None:
                 file_option(name),
                 variable(name),
             )
-
-
-def seconds(text: str) -> float:
-    """A number of seconds, for argparse."""
-    try:
-        number = float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no number of seconds, such as 2.5") from error
-    if not 0 <= number <= _MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"'{printable(text)}' is not from 0 to {_MOST_SECONDS:.0f} seconds")
-    return number
-
-
-def some_seconds(text: str) -> float:
-    """A number of seconds above zero, for argparse."""
-    if (number := seconds(text)) == 0:
-        raise argparse.ArgumentTypeError(
-            f"'{printable(text)}' is no time at all; give a number of seconds, such as 2.5"
-        )
-    return number
-
-
-def drain_seconds(text: str) -> float | str:
-    """The time of a drain, for argparse, or `AUTO`, which the platform decides."""
-    return AUTO if text == AUTO else some_seconds(text)
-
-
-def signal_number(text: str) -> int:
-    """The number of a signal that a program can handle, for argparse; it is given by its name."""
-    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
-    known = {signal_name(number): number for number in signal.valid_signals() - {*_UNHANDLED}}
-    if name in known:
-        return known[name]
-    error = f"'{printable(text)}' is no signal that a program can handle"
-    if name in map(signal_name, _UNHANDLED):
-        raise argparse.ArgumentTypeError(f"{error}: the system ends or stops it then; give another, such as SIGUSR1")
-    near = next((one for one, number in known.items() if text == str(number)), None) or near_name(name, known)
-    raise argparse.ArgumentTypeError(f"{error}, such as SIGUSR1{f'; did you mean {near}?' if near else ''}")
-
-
-def signal_name(number: int) -> str:
-    """The name of a signal; that of a real-time one says which it is, as in ``SIGRTMIN+6``."""
-    first = getattr(signal, "SIGRTMIN", math.inf)
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"SIGRTMIN+{number - first}" if number > first else str(number)
-
-
-def count(text: str) -> int:
-    """How often, for argparse."""
-    if not is_count(text):
-        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no whole number from 0 to {MOST}")
-    return int(text)
-
-
-def rounds(text: str) -> int:
-    """A number of rounds whose failures are kept, for argparse."""
-    if not is_count(text) or not 1 <= int(text) <= ROUNDS_KEPT:
-        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no number of rounds from 1 to {ROUNDS_KEPT}")
-    return int(text)
-
-
-def exit_codes(text: str) -> tuple[int, ...]:
-    """Exit codes, for argparse."""
-    codes = [part.strip() for part in text.split(",")]
-    if wrong := [code for code in codes if not is_count(code) or not 1 <= int(code) <= _MOST_EXIT_CODE]:
-        raise argparse.ArgumentTypeError(
-            f"'{printable(wrong[0])}' is no exit code from 1 to {_MOST_EXIT_CODE}; several stand as in 5,8"
-        )
-    return tuple(map(int, codes))
-
-
-def is_count(text: str) -> bool:
-    """Whether this is a number from 0 to `MOST` in digits; Python reads no number that has thousands of them."""
-    return re.fullmatch(r"[0-9]{1,9}", text) is not None
 
 
 def user() -> str:

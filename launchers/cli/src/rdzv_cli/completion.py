@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from rdzv.settings import HANDLER_OPTIONS
 from rdzv_core.plugins import installed_backends
-from rdzv_core.text import printable
 
 from .agent import ExitStatus
 from .log import say
 from .output import show
+from .values import one_of
 
 _SHELLS: Final = ("bash", "zsh", "fish")
 _IS_ASKED: Final = "_ARGCOMPLETE"
@@ -32,7 +32,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Print what has a shell complete this command: its options, and the values that are known. It "
         "needs argcomplete: pip install 'rdzv-cli[completion]'.",
     )
-    parser.add_argument("shell", type=_shell, metavar="|".join(_SHELLS), help="the shell that sources it")
+    parser.add_argument("shell", type=one_of(*_SHELLS), metavar="|".join(_SHELLS), help="the shell that sources it")
     parser.set_defaults(run=run)
 
 
@@ -91,9 +91,3 @@ def _known(action: argparse.Action) -> Sequence[str] | None:
         return sorted(by_name[action.dest]())
     shown = str(action.metavar)
     return shown.split("|") if re.fullmatch(r"[a-z]+(\|[a-z]+)+", shown) else None
-
-
-def _shell(text: str) -> str:
-    if text not in _SHELLS:
-        raise argparse.ArgumentTypeError(f"'{printable(text)}' is none of {', '.join(_SHELLS)}")
-    return text

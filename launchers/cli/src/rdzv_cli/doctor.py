@@ -18,12 +18,13 @@ from rdzv_core.plugins import installed_backends, load_backend_plugin
 from rdzv_core.text import printable
 
 from .agent import ExitStatus
-from .common import add_service_options, as_flag, parameters, seconds
+from .common import add_service_options, as_flag, parameters
 from .launch import Launch
 from .output import show
 from .platforms import PLATFORMS, Found, Platform, Taken, detect, installed_platforms
 from .taking import OPTIONS
 from .told import for_agents
+from .values import seconds
 
 _GROUP = "torchrun.handlers"
 _OURS = "rdzv_torchrun"

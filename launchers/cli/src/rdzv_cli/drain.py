@@ -11,9 +11,10 @@ from rdzv_core.errors import RendezvousTimeoutError
 from rdzv_core.text import listed, printable
 from rdzv_core.threads import in_thread
 
-from .common import add_run_options, parameters, seconds
+from .common import add_run_options, parameters
 from .log import clear, flush
 from .output import show
+from .values import seconds
 from .wait_line import WaitLine
 
 _PATIENCE: Final = 60.0

@@ -4,7 +4,6 @@ object of JSON.
 A reader that stalls holds up no node: a thread of its own writes.
 """
 
-import argparse
 import contextlib
 import io
 import json
@@ -14,7 +13,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
 from typing import Final
 
@@ -37,21 +35,6 @@ _node = ""
 
 _place: dict[str, object] | None = None
 """Run, round and rank, for every line, which is an object of JSON; None: lines are text."""
-
-
-class LogFormat(Enum):
-    """How lines are written."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-def parse_format(text: str) -> LogFormat:
-    """What ``--log-format`` names, for argparse, which does not compare a variable with choices."""
-    try:
-        return LogFormat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{printable(text)}' is neither text nor json") from None
 
 
 def _nothing() -> None:

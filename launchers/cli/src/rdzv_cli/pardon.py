@@ -5,8 +5,9 @@ import argparse
 from rdzv.inspector import RunInspector
 from rdzv_core.text import printable
 
-from .common import add_run_options, parameters, seconds, user
+from .common import add_run_options, parameters, user
 from .output import show
+from .values import seconds
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -28,9 +28,10 @@ from rdzv_core.text import printable
 
 from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restarts, Signals
 from .agent.log_files import check_base
+from .agent.options import JSON
 from .common import add_node_options, parameters
 from .exits import EXIT_CODES
-from .log import LogFormat, be_verbose, before_each_line, clear, flush, say, speak_as, speak_json
+from .log import be_verbose, before_each_line, clear, flush, say, speak_as, speak_json
 from .news import News
 from .sources import options_of
 from .taking import Taking
@@ -100,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = AgentOptions.of(taking.arguments)
     if "verbose" in taking.sources.spelled:
         be_verbose(taking.arguments.verbose)
-    if options.log_format is LogFormat.JSON:
+    if options.log_format == JSON:
         speak_json(taking.arguments.run_id)
     check_base(options.log_dir)
     params = _parameters(taking, options, environ)

@@ -14,7 +14,7 @@ from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.near import near_name
 from rdzv_core.text import printable
 
-from .common import count
+from .values import count
 
 CONFIG: Final = "config"
 """The option that names the file; it stands in no file."""

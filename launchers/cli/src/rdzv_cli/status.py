@@ -9,9 +9,10 @@ from rdzv.inspector import RunInspector, Status
 from rdzv_core.text import printable
 
 from .agent import ExitStatus
-from .common import add_run_options, parameters, seconds
+from .common import add_run_options, parameters
 from .log import moment
 from .output import show
+from .values import seconds
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -18,13 +18,14 @@ from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.text import printable
 
 from .agent.devices import processes
-from .common import AUTO, count, with_variable
+from .common import with_variable
 from .launch import HOSTED, Launch
 from .platforms import Fact, Found, Taken
 from .platforms.torch import OPTIONS as TORCHRUN
 from .sources import Sources
 from .told import is_inside
 from .torchrun import Line
+from .values import AUTO, count
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import rdzv
 from rdzv.shortages import outlast
 from rdzv_core.threads import in_thread
 
-from ..common import signal_name
+from ..values import signal_name
 from .signals import Asked, Signals
 from .speaker import Speaker
 

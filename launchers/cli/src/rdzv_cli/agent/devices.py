@@ -8,8 +8,8 @@ from typing import Final
 
 from rdzv_core.text import printable
 
-from ..common import MOST, is_count
 from ..programs.probes import gpu_devices, listed_gpus
+from ..values import MOST, is_count
 from .quotas import cpu_quotas
 from .tools import output_of
 

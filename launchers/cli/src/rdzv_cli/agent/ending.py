@@ -7,7 +7,7 @@ from typing import Protocol, Self
 import rdzv
 from rdzv.shortages import is_shortage
 
-from ..common import signal_name
+from ..values import signal_name
 
 
 class Closed(Protocol):

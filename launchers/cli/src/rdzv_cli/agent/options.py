@@ -7,18 +7,8 @@ from typing import Any, Final, Self
 
 from rdzv_core.errors import RendezvousParameterError
 
-from ..common import (
-    RUN_GROUP,
-    as_flag,
-    count,
-    drain_seconds,
-    exit_codes,
-    rounds,
-    seconds,
-    signal_number,
-    some_seconds,
-)
-from ..log import LogFormat, parse_format
+from ..common import RUN_GROUP, as_flag
+from ..values import count, drain_seconds, exit_codes, one_of, rounds, seconds, signal_number, some_seconds
 from .checks import Check, parse_check
 from .devices import processes
 from .routes import NOTHING, Choice, parse_choice, parse_ranks
@@ -31,6 +21,9 @@ _LEAVING: Final = "leaving"
 _CHECKS: Final = "checks"
 _OUTPUT: Final = "output"
 """The groups of the help."""
+
+JSON: Final = "json"
+"""The other form of lines than text."""
 
 
 def _flag(group: str, help: str, *, default: Any = None, **more: Any) -> Any:
@@ -199,12 +192,12 @@ class AgentOptions:
         "processes, or --tee)",
         metavar="TEMPLATE",
     )
-    log_format: LogFormat = _flag(
+    log_format: str = _flag(
         _OUTPUT,
         "how lines are written, also those of CMD that the console shows: text, or json, an object for each, with run, "
         "round, node and rank (default: text)",
-        type=parse_format,
-        default=LogFormat.TEXT,
+        type=one_of("text", JSON),
+        default="text",
         metavar="text|json",
     )
     role: str = _flag(

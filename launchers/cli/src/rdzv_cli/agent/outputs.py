@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 from rdzv.shortages import outlast
 from rdzv_core.text import printable
 
-from ..log import LogFormat, place
+from ..log import place
 from ..programs.copier import NOWHERE
 from .copier import Copier, Order
 from .guard import Streams
 from .log_files import LogFiles, file_of, variables_of
-from .options import AgentOptions
+from .options import JSON, AgentOptions
 from .prefixes import USUAL, coloured, prefix
 from .routes import STREAMS, Route, Routes, Std
 from .shortages import REPLACED
@@ -69,7 +69,7 @@ class Outputs:
         self.routes: Mapping[_Source, Route] = {source: chosen.of(*source) for source in sources}
         has_files = any(route.file for route in self.routes.values()) or options.log_dir not in (None, os.devnull)
         self.files = LogFiles(options.log_dir, run_id) if has_files else None
-        is_marked = options.prefix is not None or options.nproc_per_node > 1 or options.log_format is LogFormat.JSON
+        is_marked = options.prefix is not None or options.nproc_per_node > 1 or options.log_format == JSON
         self.copied = [source for source in sources if _is_copied(self.routes[source], source.stream, is_marked)]
         self.template = USUAL if options.prefix is None else options.prefix
         self._stalled: list[Copier] = []

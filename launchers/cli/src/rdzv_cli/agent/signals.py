@@ -11,7 +11,7 @@ from enum import IntEnum
 from types import FrameType
 from typing import Final
 
-from ..common import signal_name, signal_number
+from ..values import signal_name, signal_number
 
 _OF_FAULTS: Final = frozenset({"ABRT", "BUS", "FPE", "ILL", "PIPE", "SEGV", "SYS", "TRAP", "XFSZ"})
 """What a process gets for something that it has done itself."""

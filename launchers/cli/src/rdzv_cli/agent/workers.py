@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from rdzv_core.text import printable
 
-from ..common import signal_name
 from ..programs.guard import KILLED, processes
+from ..values import signal_name
 from .guard import OWN, Guard, Streams
 from .tools import output_of
 
