@@ -1,15 +1,17 @@
 """What variables and a file say of the options of `rdzv run`."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import pytest
 from rdzv_core.errors import RendezvousParameterError
 
 from rdzv_cli.agent import AgentOptions
+from rdzv_cli.agent.routes import Choice, Std
 from rdzv_cli.command import main, make_parser
 from rdzv_cli.sources import options_of
 from rdzv_cli.taking import Taking
@@ -128,7 +130,7 @@ def test_the_file_has_a_variable() -> None:
     assert taken(RDZV_CONFIG="job.toml").arguments.run_id == "x"
 
 
-VARIABLES = {
+VARIABLES: Final = {
     "backend": ("sqlite", "sqlite"),
     "endpoint": ("f", "f"),
     "run_id": ("x", "x"),
@@ -137,22 +139,48 @@ VARIABLES = {
     "platform": ("none", "none"),
     "array": ("job", "job"),
     "verbose": ("2", 2),
+    "nproc_per_node": ("2", 2),
+    "max_restarts": ("3", 3),
+    "attempt": ("4", 4),
+    "master_port": ("29500-29599", "29500-29599"),
+    "grace": ("2.5", 2.5),
+    "keep_detached": ("1", True),
+    "drain": ("auto", 100.0),
+    "give_up_after": ("3", 3),
+    "hang_timeout": ("60", 60.0),
+    "on_drain": ("USR1", signal.SIGUSR1),
+    "signals_to_handle": ("TERM,INT", frozenset({signal.SIGTERM, signal.SIGINT})),
+    "check": ("port\n\ndisk:/tmp:1", ["port", "disk:/tmp:1"]),
+    "check_timeout": ("9", 9.0),
+    "check_cooldown": ("8", 8.0),
+    "pass_exit_code": ("YES", True),
+    "ok_exit_code": ("5,8", (5, 8)),
+    "pass_secrets": ("true", True),
+    "log_dir": (os.devnull, os.devnull),
+    "redirects": ("3", Choice(Std.OUT | Std.ERR)),
+    "tee": ("0:1,1:2", Choice(by_rank={0: Std.OUT, 1: Std.ERR})),
+    "local_ranks_filter": ("0,2", (0, 2)),
+    "prefix": ("${rank}", "${rank}"),
+    "log_format": ("json", "json"),
+    "role": ("rank", "rank"),
 }
-"""Of those that are no options of the agent: see test_launch.py."""
 
 
 def test_every_option_has_a_variable() -> None:
     (commands,) = (action.choices for action in make_parser()._actions if isinstance(action.choices, dict))
-    others = {"config", "option", *AgentOptions.__dataclass_fields__}
-    assert options_of(commands["run"]).keys() == VARIABLES.keys() | others
-    found: Any = taken(**{f"RDZV_{name.upper()}": text for name, (text, _) in VARIABLES.items()}).arguments
-    assert {name: getattr(found, name) for name in VARIABLES} == {name: value for name, (_, value) in VARIABLES.items()}
+    # The address is read with what every node has.
+    assert options_of(commands["run"]).keys() == VARIABLES.keys() | {"config", "option", "local_addr"}
+    arguments = taken(**{f"RDZV_{name.upper()}": text for name, (text, _) in VARIABLES.items()}).arguments
+    found = vars(arguments) | vars(AgentOptions.of(arguments))
+    found["check"] = [check.name for check in found["check"]]
+    assert {name: found[name] for name in VARIABLES} == {name: value for name, (_, value) in VARIABLES.items()}
 
 
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
         ("RDZV_STANDALONE", "maybe", "RDZV_STANDALONE: 'maybe' is neither 1 nor 0."),
+        ("RDZV_GRACE", "soon", "RDZV_GRACE: 'soon' is no number of seconds, such as 2.5."),
         ("RDZV_ARRAY", "x", "RDZV_ARRAY: 'x' is not one of sweep, job."),
         ("RDZV_PLATFORM", "x", "RDZV_PLATFORM: 'x' is not one of auto, none."),
         ("RDZV_VERBOSE", "much", "RDZV_VERBOSE: 'much' is no whole number"),

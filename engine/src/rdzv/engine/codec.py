@@ -32,7 +32,9 @@ DIGITS: Final = 19
 _LONGEST: Final = 32768
 """Characters of a text; one that goes from record to record fits into any, however JSON writes it."""
 
-_NAME: Final = re.compile(r"[^\x00-\x20\x7f/\ud800-\udfff]{0,255}")
+_IN_NO_NAME: Final = r"\x00-\x20\x7f/\ud800-\udfff"
+_LONGEST_NAME: Final = 255
+_NAME: Final = re.compile(f"[^{_IN_NO_NAME}]{{0,{_LONGEST_NAME}}}")
 
 Name = Annotated[str, _NAME]
 """The id of a node, or an address: it becomes part of a key, or the value of a variable."""
@@ -49,6 +51,11 @@ class Record:
     def encode(self) -> bytes:
         """The JSON for the service."""
         return json.dumps({"schema": _SCHEMA, **_plain(self)}, default=_plain, separators=(",", ":")).encode()
+
+
+def as_name(text: str) -> str:
+    """A text as far as it fits into a `Name`."""
+    return re.sub(f"[{_IN_NO_NAME}]", "?", text)[:_LONGEST_NAME]
 
 
 def decode(kind: type[_R], payload: bytes) -> _R:

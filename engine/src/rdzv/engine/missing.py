@@ -7,14 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
 
+from .codec import as_name
 from .notices import name_in_id, name_of
 from .records import NodeRecord, State
-
-_LONGEST: Final = 255
-_NO_NAME: Final = re.compile(r"[\x00-\x20\x7f/\ud800-\udfff]")
-"""What a name in a record has: so many characters, and none of these."""
 
 
 def missing(expected: Sequence[str], here: Iterable[NodeRecord], gone: Iterable[str] = ()) -> tuple[str, ...]:
@@ -35,7 +31,7 @@ def missing(expected: Sequence[str], here: Iterable[NodeRecord], gone: Iterable[
             return ()
         found.add(machine)
     found |= {_machine(machines, name_of(node)) for node in gone}
-    return tuple(_NO_NAME.sub("?", name)[:_LONGEST] for name in dict.fromkeys(expected) if name not in found)
+    return tuple(as_name(name) for name in dict.fromkeys(expected) if name not in found)
 
 
 def missing_in_attempt(

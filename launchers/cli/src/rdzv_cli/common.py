@@ -15,7 +15,7 @@ from rdzv_core.options import secret_names
 from rdzv_core.parameters import ARGUMENTS, SHORT_NAMES, RendezvousParameters
 from rdzv_core.plugins import installed_backends, load_backend_plugin
 
-from .launch import HOSTED, Launch
+from .launch import ALONE, HOSTED, Launch
 from .platforms import Found
 from .values import AUTO, one_of
 
@@ -194,7 +194,7 @@ def _take_run(arguments: argparse.Namespace) -> None:
     if "run_id" not in given:
         arguments.fail(f"the following arguments are required: {with_variable('run_id')}")
     arguments.run_id = given["run_id"].value
-    if not arguments.backend and not arguments.endpoint and "nnodes" in given and given["nnodes"].value != "1":
+    if not arguments.backend and not arguments.endpoint and "nnodes" in given and given["nnodes"].value not in ALONE:
         arguments.backend, arguments.endpoint = HOSTED, launch.endpoint(arguments.run_id).value
 
 

@@ -19,7 +19,7 @@ from rdzv_core.text import printable
 
 from .agent import ExitStatus
 from .common import add_service_options, as_flag, parameters
-from .launch import Launch
+from .launch import ALONE, Launch
 from .output import show
 from .platforms import PLATFORMS, Found, Platform, Taken, detect, installed_platforms
 from .taking import OPTIONS
@@ -135,7 +135,7 @@ def _service(launch: Launch) -> Iterator[_Finding]:
     given = launch.given()
     try:
         launch.check(None)
-        if launch.found.is_launched and given.keys() >= {"run_id", "nnodes"} and given["nnodes"].value != "1":
+        if launch.found.is_launched and given.keys() >= {"run_id", "nnodes"} and given["nnodes"].value not in ALONE:
             endpoint = launch.endpoint(given["run_id"].value)
             yield _Finding("ok", "without service", f"the nodes meet at {endpoint.value} (from {endpoint.source})")
     except RendezvousParameterError as error:

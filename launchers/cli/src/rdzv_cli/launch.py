@@ -28,6 +28,9 @@ _AFTER_DRAIN: Final = 20.0
 
 _LEAST_DRAIN: Final = 1.0
 
+ALONE: Final = ("1", "1:1")
+"""How the number of nodes is written of a machine alone."""
+
 HOSTED: Final = "c10d"
 """The backend that needs no service: one of the nodes hosts its store."""
 
@@ -75,12 +78,9 @@ class Launch:
         return {name: taken for name, taken in every.items() if taken is not None}
 
     def _service(self) -> dict[str, Taken | None]:
-        """The service that torchrun's variables name; its static rendezvous has none."""
+        """The service that torchrun's variables name; without a backend there is none."""
         backend = self.found.facts.get(Fact.BACKEND)
-        if backend is None or backend.value == "static":
-            return {}
-        named = replace(backend, value=backend.value.removeprefix("rdzv-"))
-        return {"backend": named, "endpoint": self.found.facts.get(Fact.ENDPOINT)}
+        return {} if backend is None else {"backend": backend, "endpoint": self.found.facts.get(Fact.ENDPOINT)}
 
     def _run_id(self) -> Taken | None:
         job = self.found.facts.get(Fact.ARRAY if self.is_array else Fact.JOB)

@@ -12,12 +12,13 @@ from rdzv_core.near import near_name
 from rdzv_core.text import printable
 
 from .agent import ExitStatus
+from .common import as_flag
 from .completion import is_asked
 from .output import show
 from .torchrun import RENAMED
 
 _AS_FLAGS: Final = {
-    f"--{option.name.replace('_', '-')}": f"--option {option.name}=VALUE"
+    as_flag(option.name): f"--option {option.name}=VALUE"
     for option in HANDLER_OPTIONS
     # It has the name of a flag of torchrun's, which means another.
     if option.name != "timeout"

@@ -19,7 +19,7 @@ from rdzv_core.text import printable
 
 from .agent.devices import processes
 from .common import with_variable
-from .launch import HOSTED, Launch
+from .launch import ALONE, HOSTED, Launch
 from .platforms import Fact, Found, Taken
 from .platforms.torch import OPTIONS as TORCHRUN
 from .sources import Sources
@@ -29,7 +29,6 @@ from .values import AUTO, count
 
 logger = logging.getLogger(__name__)
 
-_ONE: Final = ("1", "1:1")
 _NEEDED: Final = ("run_id", "nnodes")
 _READ: Final[dict[str, Callable[[str], Any]]] = {"nproc_per_node": processes, "max_restarts": count}
 OPTIONS: Final = ("attempt", "node_name", "labels")
@@ -94,7 +93,7 @@ class Taking:
         nodes = self.arguments.nnodes or (told.value if told is not None and counts else "1")
         if not counts:
             self.arguments.nnodes = nodes
-        if nodes in _ONE and self._is_run_of_its_own(line):
+        if nodes in ALONE and self._is_run_of_its_own(line):
             self.arguments.standalone = True
         elif self.arguments.run_id is None and "run_id" not in self.launch.given():
             self.arguments.run_id = line.default_run_id()
@@ -106,7 +105,7 @@ class Taking:
 
     def _stand_alone(self, line: Line) -> None:
         nodes = self.arguments.nnodes or "1"
-        if nodes not in _ONE:
+        if nodes not in ALONE:
             raise RendezvousParameterError(
                 f"--standalone is a run of this machine alone, and --nnodes (or RDZV_NNODES) is '{printable(nodes)}': "
                 "leave one out."

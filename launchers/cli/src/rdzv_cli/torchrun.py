@@ -11,7 +11,8 @@ from rdzv_core.options import with_files
 from rdzv_core.plugins import load_backend_plugin
 from rdzv_core.text import printable
 
-from .launch import HOSTED, in_brackets
+from .launch import ALONE, HOSTED, in_brackets
+from .platforms.torch import backend
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,6 @@ OPTIONS: Final = {
 }
 """All others, by their names with hyphens."""
 
-_BACKENDS: Final = {"etcd": "etcd-v2", "static": None}
 _STATIC_PORT: Final = "29500"
 _RUN_ID: Final = "none"
 """torchrun's own, where none is given."""
@@ -104,7 +104,7 @@ class Line:
     @property
     def _is_of_several(self) -> bool:
         """Whether it is one of several nodes'; torchrun takes one where none says how many."""
-        return self._arguments.nnodes not in (None, "1", "1:1")
+        return self._arguments.nnodes not in (None, *ALONE)
 
     def default_run_id(self) -> str | None:
         """torchrun's own where a store is new in each run; None: it would be closed when it is used again."""
@@ -144,7 +144,7 @@ class Line:
     def _backend(self, named: str) -> str | None:
         if named == "rdzv":
             return self._conf.pop("plugin", None)
-        return _BACKENDS.get(named, named.removeprefix("rdzv-"))
+        return backend(named)
 
     def _stand_alone_where_none_else_comes(self, endpoint: str) -> None:
         """A store of one node that no other can find is no service."""

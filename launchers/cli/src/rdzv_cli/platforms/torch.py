@@ -5,12 +5,20 @@ from typing import Final
 from . import readers
 from .facts import SET, Fact, Platform, of
 
+_BACKENDS: Final = {"etcd": "etcd-v2", "static": None}
+
+
+def backend(named: str) -> str | None:
+    """The backend that one of torchrun's is here; None: none, as of static, which has no service."""
+    return _BACKENDS.get(named, named.removeprefix("rdzv-"))
+
+
 _OPTIONS: Final = {
     Fact.JOB: (of("PET_RDZV_ID"),),
     Fact.NODES: (of("PET_NNODES", read=readers.nodes),),
     Fact.PROCESSES: (of("PET_NPROC_PER_NODE"),),
     Fact.MAX_RESTARTS: (of("PET_MAX_RESTARTS"),),
-    Fact.BACKEND: (of("PET_RDZV_BACKEND"),),
+    Fact.BACKEND: (of("PET_RDZV_BACKEND", read=backend),),
     Fact.ENDPOINT: (of("PET_RDZV_ENDPOINT"),),
 }
 
