@@ -25,8 +25,8 @@ def prefix(template: str, environment: Mapping[str, str]) -> str:
     return string.Template(template).safe_substitute({name: environment[_NAMES[name]] for name in _NAMES})
 
 
-def coloured(text: str, local_rank: int, descriptor: int, environ: Mapping[str, str] = os.environ) -> str:
+def coloured(text: str, local_rank: int, descriptor: int) -> str:
     """A prefix in the colour of its process, where the console is a terminal that is to have colours."""
-    if not text or environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or not os.isatty(descriptor):
+    if not text or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not os.isatty(descriptor):
         return text
     return f"\x1b[{_COLOURS[local_rank % len(_COLOURS)]}m{text}\x1b[0m"
