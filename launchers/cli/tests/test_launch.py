@@ -102,7 +102,7 @@ def test_variables_of_torchrun_come_before_the_scheduler() -> None:
 @pytest.mark.parametrize(
     ("name", "ours"), [("rdzv-etcd-v3", "etcd-v3"), ("etcd-v3", "etcd-v3"), ("etcd", "etcd-v2"), ("c10d", "c10d")]
 )
-def test_a_backend_of_torchrun_is_one_of_ours(name: str, ours: str) -> None:
+def test_a_backend_of_torchrun_is_one_that_rdzv_has(name: str, ours: str) -> None:
     assert given({"PET_RDZV_BACKEND": name, "PET_RDZV_ENDPOINT": "e:1"}) == {"backend": ours, "endpoint": "e:1"}
     assert given({"PET_RDZV_BACKEND": "static", "PET_RDZV_ENDPOINT": "e:1"}) == {}
 
