@@ -193,3 +193,9 @@ def test_a_null_character_in_a_file_is_refused(text: str) -> None:
 def test_keys_in_a_file_may_be_as_deep_as_they_like() -> None:
     with pytest.raises(RendezvousParameterError, match=r"job\.toml' is not TOML: maximum recursion"):
         configured(f"option{'.a' * 20_000} = 1")
+
+
+def test_two_hyphens_behind_an_equals_sign_are_a_value() -> None:
+    assert taken("--standalone", "--role=--", "--prefix=--").arguments.role == "--"
+    with pytest.raises(SystemExit):
+        taken("--standalone", "--grace=--")
