@@ -300,6 +300,14 @@ def test_processes_that_are_no_number_are_refused(
     assert "PET_MAX_RESTARTS: '-1' is no whole number" in capsys.readouterr().err
 
 
+def test_a_second_task_of_a_node_is_refused_where_the_platform_tells_only_its_place() -> None:
+    """Three tasks on two nodes: no platform's numbers tell how many are here."""
+    uneven = RECORDED["flux"]["environ"] | {"FLUX_JOB_NNODES": "2", "FLUX_JOB_SIZE": "3"}
+    launch(uneven | {"FLUX_TASK_LOCAL_ID": "0"}).check(None)
+    with pytest.raises(RendezvousParameterError, match=r"2 or more tasks on this node \(FLUX_TASK_LOCAL_ID\)"):
+        launch(uneven | {"FLUX_TASK_LOCAL_ID": "1"}).check(None)
+
+
 @pytest.mark.parametrize(
     ("name", "more", "tasks"),
     [

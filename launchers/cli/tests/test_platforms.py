@@ -256,9 +256,14 @@ def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(tmp_path: Path) -> None:
     assert why(tells, "the file of PBS_NODEFILE").endswith("is no file")
 
 
-def test_several_tasks_of_volcano_make_no_list_of_hosts() -> None:
-    tells = found(RECORDED["volcano"]["environ"] | {"VC_PS_NUM": "1", "VC_PS_HOSTS": "train-ps-0.train"})
-    assert tells.get(Fact.NODES) is tells.get(Fact.HOSTS) is None
+def test_several_tasks_of_volcano_make_no_run_and_no_list_of_hosts() -> None:
+    """Each task would have a run id of its own, and wait for the others for ever."""
+    environ = RECORDED["volcano"]["environ"]
+    tells = found(environ | {"VC_PS_NUM": "1", "VC_PS_HOSTS": "train-ps-0.train"})
+    assert tells.get(Fact.JOB) is tells.get(Fact.NODES) is tells.get(Fact.HOSTS) is None
+    assert "VC_WORKER_NUM, VC_PS_NUM: nodes: the job has 2 tasks" in tells.unread(Fact.JOB, Fact.NODES)
+    # Without the plugin svc, nothing counts the tasks.
+    assert found({name: environ[name] for name in ("HOSTNAME", "VC_TASK_INDEX")}).get(Fact.JOB) == "train-worker"
 
 
 def test_a_row_of_a_site_comes_first_and_may_be_broken() -> None:

@@ -199,3 +199,30 @@ def test_a_variable_has_the_command_say_more() -> None:
         for verbose in ("0", "1")
     ]
     assert ["node arrived: " in each.stderr for each in ended] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'endpoint = "a\\u0000b"',
+        'log-dir = "a\\u0000b"',
+        'role = "a\\u0000b"',
+        'check = ["true", "a\\u0000b"]',
+        '[option]\nnode_name = "a\\u0000b"',
+        '"a\\u0000b" = 1',
+    ],
+)
+def test_a_null_character_in_a_file_is_refused(text: str) -> None:
+    with pytest.raises(RendezvousParameterError, match=r"job\.toml' has a null character"):
+        configured(f"{text}\n", "--standalone")
+
+
+def test_keys_in_a_file_may_be_as_deep_as_they_like() -> None:
+    with pytest.raises(RendezvousParameterError, match=r"job\.toml' is not TOML: maximum recursion"):
+        configured(f"option{'.a' * 20_000} = 1")
+
+
+def test_two_hyphens_behind_an_equals_sign_are_a_value() -> None:
+    assert taken("--standalone", "--role=--", "--prefix=--").arguments.role == "--"
+    with pytest.raises(SystemExit):
+        taken("--standalone", "--grace=--")

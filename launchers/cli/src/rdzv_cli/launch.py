@@ -159,13 +159,17 @@ class Launch:
             RendezvousParameterError: There are several tasks on this node; or no launcher is there, and more nodes are
                 expected than the one on which this process is.
         """
-        tasks = self.found.facts.get(Fact.TASKS)
-        if tasks is not None and tasks.value > 1:
+        tasks, local = (self.found.facts.get(fact) for fact in (Fact.TASKS, Fact.LOCAL_RANK))
+        # Where the nodes have unequal numbers of tasks, not all platforms tell how many this one has.
+        told = tasks or local
+        least = told.value + (tasks is None) if told is not None else 0
+        if told is not None and least > 1:
+            how_many = least if tasks is not None else f"{least} or more"
             raise RendezvousParameterError(
-                f"{tasks.platform} has started {tasks.value} tasks on this node ({tasks.source}): each would be an "
+                f"{told.platform} has started {how_many} tasks on this node ({told.source}): each would be an "
                 "agent, and all of their programs LOCAL_RANK 0. Start one task on each node, as by srun "
                 "--ntasks-per-node=1, mpirun --map-by ppr:1:node (Open MPI) or mpiexec -ppn 1 (MPICH), and give "
-                f"--nproc-per-node {tasks.value}; or, if each is to be a node, --platform none."
+                f"--nproc-per-node {least}; or, if each is to be a node, --platform none."
             )
         nodes = self.found.facts.get(Fact.NODES)
         if nnodes is None and nodes is not None and not self.found.is_launched and nodes.value != 1:

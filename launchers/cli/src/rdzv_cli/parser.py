@@ -36,6 +36,12 @@ class _Parser(argparse.ArgumentParser):
         else:
             super()._print_message(message, file)
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse takes the value of --role=-- for a separator, and gives an empty list in its place.
+        if action.option_strings and action.nargs is None and arg_strings == ["--"]:
+            return self._get_value(action, "--")
+        return super()._get_values(action, arg_strings)
+
     def error(self, message: str) -> NoReturn:
         """End with an error: the usage, which argparse puts before it, would hide it, once for each node of a job."""
         self.exit(ExitStatus.UNUSABLE.value, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")

@@ -116,13 +116,24 @@ class Sources:
 def _load(path: str, file: str) -> Mapping[str, Any]:
     try:
         with open(path, "rb") as stream:
-            return tomllib.load(stream)
+            content = tomllib.load(stream)
+        has_null = _has_null(content)
     except FileNotFoundError as error:
         raise RendezvousParameterError(f"{file} is not there.") from error
     except OSError as error:
         raise RendezvousParameterError(f"{file} cannot be read: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:
         raise RendezvousParameterError(f"{file} is not TOML: {error}.") from error
+    if has_null:
+        # No flag and no variable has one, so nothing that reads them expects it.
+        raise RendezvousParameterError(f"{file} has a null character, \\u0000, which no option can have: leave it out.")
+    return content
+
+
+def _has_null(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_null(each) for each in (*value, *value.values()))
+    return any(map(_has_null, value)) if isinstance(value, list) else "\0" in str(value)
 
 
 def _named(content: Mapping[str, Any], options: Options, file: str) -> dict[str, Any]:

@@ -63,10 +63,13 @@ VOLCANO: Final = Platform(
     family="Kubernetes",
     tells={"V[CK]_TASK_INDEX": SET},
     facts={
-        Fact.JOB: (of("HOSTNAME", "VC_TASK_INDEX", read=readers.without_index),),
+        Fact.JOB: (
+            of("HOSTNAME", "VC_TASK_INDEX", "VC_.+_NUM", read=readers.job_of_one_task),
+            of("HOSTNAME", "VC_TASK_INDEX", read=readers.without_index),
+        ),
         Fact.NODE_RANK: (of("VC_TASK_INDEX", read=readers.count), of("VK_TASK_INDEX", read=readers.count)),
-        Fact.NODES: (of("VC_.+_NUM", read=readers.some),),
-        Fact.HOSTS: (of("VC_.+_HOSTS", read=readers.words),),
+        Fact.NODES: (of("VC_.+_NUM", read=readers.of_one_task(readers.some)),),
+        Fact.HOSTS: (of("VC_.+_HOSTS", read=readers.of_one_task(readers.words)),),
     },
     seen="volcano-sh/volcano, docs/user-guide: the plugins env and svc (2026-11-26)",
 )

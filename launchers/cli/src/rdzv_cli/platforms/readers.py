@@ -167,6 +167,22 @@ def without_index(name: str, index: str) -> str:
     return found
 
 
+def of_one_task(read: Any) -> Any:
+    """Reads it of the only task of a job; which of several are the nodes of one run is for the user to say."""
+
+    def checked(*tasks: str) -> Any:
+        if len(tasks) > 1:
+            raise ValueError(f"the job has {len(tasks)} tasks, and may have as many runs")
+        return read(*tasks)
+
+    return checked
+
+
+def job_of_one_task(name: str, index: str, *tasks: str) -> str:
+    """A pod's name without its index: pods of another task have another name."""
+    return str(of_one_task(lambda only: without_index(name, index))(*tasks))
+
+
 def this_host_if_first(index: str, first: str) -> str:
     """This machine's name, if it is the first node."""
     if index != first:

@@ -174,12 +174,15 @@ def prefixed(prefix: bytes) -> Callable[[bytes], bytes]:
 
 def named(names: dict[str, Any]) -> Callable[[bytes], bytes]:
     """Have each line be an object of JSON that has these names, too."""
-    return lambda lines: b"\n".join(_object(line, names) for line in lines.split(b"\n"))
+    return lambda lines: _objects(lines, names)
 
 
-def _object(line: bytes, names: dict[str, Any]) -> bytes:
+def _objects(lines: bytes, names: dict[str, Any]) -> bytes:
     when = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    return json.dumps({"time": when, **names, "message": line.decode(errors="backslashreplace")}).encode()
+    # All but the message is the same for all lines: to write that anew for each takes four times as long.
+    begin = json.dumps({"time": when, **names})[:-1]
+    messages = lines.decode(errors="backslashreplace").split("\n")
+    return "\n".join([f'{begin}, "message": {json.dumps(message)}}}' for message in messages]).encode()
 
 
 def _waiting(pipe: int) -> int:
@@ -273,7 +276,7 @@ def _file(path: str | None, names: Names) -> Sink | None:
 def _say(text: str, names: Names) -> None:
     said = text.encode(errors="backslashreplace")
     with contextlib.suppress(OSError):
-        write(2, (b"rdzv: " + said if names is None else _object(said, names)) + b"\n")
+        write(2, (b"rdzv: " + said if names is None else _objects(said, names)) + b"\n")
 
 
 def main() -> None:
