@@ -334,6 +334,7 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         (["run", *RUN, "--max-restarts", 5000 * "9", "--", "true"], f"{LONG}' is no whole number from 0 to 999999999"),
         (["run", *RUN, "--grace", 5000 * "9", "--", "true"], f"{LONG}' is not from 0 to 1000000000 seconds"),
         (["run", *RUN, "--grace", "soon", "--", "true"], "'soon' is no number of seconds, such as 2.5"),
+        (["run", *RUN, "--drain", "soon", "--", "true"], "'soon' is no number of seconds, such as 2.5, or auto"),
         (
             ["run", *RUN, "--hang-timeout", "0", "--", "true"],
             "'0' is no time at all; give a number of seconds, such as 2.5",
@@ -527,7 +528,16 @@ def test_a_variable_that_is_empty_counts_as_not_given(
     del given[missing]
     with pytest.raises(SystemExit):
         main(["run", *next(iter(given.items())), "--", "true"])
-    assert f"the following arguments are required: {missing} (or {name})\n" in capsys.readouterr().err
+    alone = "; or, for this machine alone, --standalone"
+    assert f"the following arguments are required: {missing} (or {name}){alone}\n" in capsys.readouterr().err
+
+
+def test_a_run_of_several_nodes_that_has_no_name_is_not_sent_to_a_machine_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--nnodes", "2", "--", "true"])
+    assert "the following arguments are required: --run-id (or RDZV_RUN_ID)\n" in capsys.readouterr().err
     assert main(["status", "--run-id", "job", "--endpoint", "nope.db"]) == 2
     assert "There is no database" in capsys.readouterr().err
 

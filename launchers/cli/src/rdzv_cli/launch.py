@@ -169,11 +169,10 @@ class Launch:
             )
         nodes = self.found.facts.get(Fact.NODES)
         if nnodes is None and nodes is not None and not self.found.is_launched and nodes.value != 1:
-            advice = next((platform.advice for platform in self.found.platforms if platform.advice), "")
-            if advice:
+            if advice := self.found.advice:
                 raise RendezvousParameterError(
-                    f"The job has {nodes.value} nodes ({nodes.source}), and this is {self.found.names}: {advice}. "
-                    "For this machine alone give --nnodes 1."
+                    f"The job has {nodes.value} nodes ({nodes.source}), and this is {self.found.names}, on one of them "
+                    f"alone: {advice}. For this machine alone give --nnodes 1."
                 )
 
     def endpoint(self, run_id: str, least: int = 1) -> Taken:
