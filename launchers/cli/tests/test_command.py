@@ -174,6 +174,49 @@ def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert rdzv.__version__ == version("rdzv")
 
 
+def test_a_node_says_which_processes_do_not_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal, too, where they write as well: the line is not taken away."""
+    monkeypatch.setattr(wait_line, "can_redraw", lambda: True)
+    handler = DynamicRendezvousHandler.from_backend("run", None, MemoryBackend(), 1, 1)
+    progress = run._Progress(handler, 30.0)
+    for seconds, left in [(1.0, [0, 1]), (2.0, [0, 1]), (3.0, [1]), (12.0, [1]), (2.0, [])]:
+        progress.ending(seconds, left)
+    log.flush()
+    assert capsys.readouterr().err.splitlines() == [
+        "rdzv: waiting for local ranks 0, 1 to end, 2 s of 30 s (--grace)",
+        "rdzv: waiting for local rank 1 to end, 12 s of 30 s (--grace)",
+        "rdzv: waiting for what the command has started to end, 2 s of 30 s (--grace)",
+    ]
+
+
+@pytest.mark.usefixtures("memory")
+def test_an_agent_that_waits_for_its_command_to_end_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wait_line, "FIRST", 0.0)
+    # It ends its agent, and takes no notice of being asked to end.
+    program = "trap '' TERM; kill -TERM $PPID_OF_AGENT; exec sleep 600"
+    monkeypatch.setenv("PPID_OF_AGENT", str(os.getpid()))
+    assert main(["run", *RUN, "--grace", "0.5", "--", "sh", "-c", program]) == 128 + signal.SIGTERM
+    assert "waiting for local rank 0 to end, 0 s of 0.5 s (--grace)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [("--local-ranks-filter=0,7", "7"), ("--tee=0:3,5:3", "5"), ("--redirects=2:3,9:1", "2, 9")],
+)
+def test_local_ranks_that_are_not_there_are_named(
+    option: str, named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["run", *RUN, "--nproc-per-node", "2", f"--log-dir={tmp_path}", option, "--", "true"]) == 0
+    said = capsys.readouterr().err
+    assert f"this node has no local rank {named}, as --local-ranks-filter, --tee or --redirects names it: " in said
+    assert "they are 0 to 1\n" in said
+
+
 def test_a_waiting_node_reports_a_silent_service(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +378,7 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         (["run", *RUN, "--max-restarts", 5000 * "9", "--", "true"], f"{LONG}' is no whole number from 0 to 999999999"),
         (["run", *RUN, "--grace", 5000 * "9", "--", "true"], f"{LONG}' is not from 0 to 1000000000 seconds"),
         (["run", *RUN, "--grace", "soon", "--", "true"], "'soon' is no number of seconds, such as 2.5"),
+        (["run", *RUN, "--drain", "soon", "--", "true"], "'soon' is no number of seconds, such as 2.5, or auto"),
         (
             ["run", *RUN, "--hang-timeout", "0", "--", "true"],
             "'0' is no time at all; give a number of seconds, such as 2.5",
@@ -526,7 +570,16 @@ def test_a_variable_that_is_empty_counts_as_not_given(
     del given[missing]
     with pytest.raises(SystemExit):
         main(["run", *next(iter(given.items())), "--", "true"])
-    assert f"the following arguments are required: {missing} (or {name})\n" in capsys.readouterr().err
+    alone = "; or, for this machine alone, --standalone"
+    assert f"the following arguments are required: {missing} (or {name}){alone}\n" in capsys.readouterr().err
+
+
+def test_a_run_of_several_nodes_that_has_no_name_is_not_sent_to_a_machine_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--nnodes", "2", "--", "true"])
+    assert "the following arguments are required: --run-id (or RDZV_RUN_ID)\n" in capsys.readouterr().err
     assert main(["status", "--run-id", "job", "--endpoint", "nope.db"]) == 2
     assert "There is no database" in capsys.readouterr().err
 

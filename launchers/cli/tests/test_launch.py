@@ -344,7 +344,7 @@ def test_a_script_that_is_on_one_of_several_nodes_is_refused(
     surround(monkeypatch, RECORDED["slurm-script"]["environ"])
     assert main(["run", "--", "true"]) == 2
     said = capsys.readouterr().err
-    assert "The job has 3 nodes (SLURM_JOB_NUM_NODES)" in said
+    assert "The job has 3 nodes (SLURM_JOB_NUM_NODES), and this is Slurm (no srun), on one of them alone:" in said
     assert "put srun in front" in said
     # For this one alone, or where others are started by hand.
     assert main(["run", "--nnodes", "1", "--", "true"]) == 0
@@ -358,7 +358,8 @@ def test_a_terminal_has_no_run_of_its_own(
     surround(monkeypatch, RECORDED["slurm-pty"]["environ"])
     assert main(["run", "--", "true"]) == 2
     needed = "--run-id (or RDZV_RUN_ID), --nnodes (or RDZV_NNODES)"
-    assert f"Slurm (terminal) does not tell what is needed: give {needed}." in capsys.readouterr().err
+    ways = f"{needed}; or put srun in front, which starts it on every node; or, for this machine alone, --standalone."
+    assert f"Slurm (terminal) does not tell what is needed: give {ways}" in capsys.readouterr().err
     # Several agents of one machine meet in a file, as everywhere.
     assert main(["run", "--run-id", "r", "--nnodes", "2", "--", "true"]) == 0
     assert taken[0][0].backend == "sqlite"

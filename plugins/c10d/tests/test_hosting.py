@@ -79,6 +79,16 @@ def test_another_machines_address_is_not_served(connect: Connect) -> None:
     assert time.monotonic() - began < 1
 
 
+def test_a_name_that_this_machine_does_not_know_is_named(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(*args: Any, **kwargs: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    backend = connect("n1:29400", is_host=None)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with pytest.raises(RendezvousConnectionError, match=r"Does this machine know the name 'n1'\? .* give its address"):
+        backend.read("key", timeout=CALL)
+
+
 def test_a_virtual_address_is_served_by_who_must(connect: Connect) -> None:
     (port,) = free_ports(1, "")
     backend = connect(f"192.0.2.1:{port}", is_host=True)

@@ -171,14 +171,13 @@ class Launch:
                 "--ntasks-per-node=1, mpirun --map-by ppr:1:node (Open MPI) or mpiexec -ppn 1 (MPICH), and give "
                 f"--nproc-per-node {least}; or, if each is to be a node, --platform none."
             )
-        nodes = self.found.facts.get(Fact.NODES)
-        if nnodes is None and nodes is not None and not self.found.is_launched and nodes.value != 1:
-            advice = next((platform.advice for platform in self.found.platforms if platform.advice), "")
-            if advice:
-                raise RendezvousParameterError(
-                    f"The job has {nodes.value} nodes ({nodes.source}), and this is {self.found.names}: {advice}. "
-                    "For this machine alone give --nnodes 1."
-                )
+        nodes, advice = self.found.facts.get(Fact.NODES), self.found.advice
+        is_alone = nnodes is None and nodes is not None and nodes.value != 1 and not self.found.is_launched
+        if nodes is not None and is_alone and advice:
+            raise RendezvousParameterError(
+                f"The job has {nodes.value} nodes ({nodes.source}), and this is {self.found.names}, on one of them "
+                f"alone: {advice}. For this machine alone give --nnodes 1."
+            )
 
     def endpoint(self, run_id: str, least: int = 1) -> Taken:
         """Where the store of a run is that no service keeps: at the first host, at a port that its id decides.

@@ -37,7 +37,7 @@ from .sources import options_of
 from .taking import Taking
 from .told import for_agents, is_own_run
 from .torchrun import add_to as add_torchruns
-from .wait_line import WaitLine
+from .wait_line import WaitLine, listed
 
 logger = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ def _take_part(
     handler.expect(taking.machines)
     speak_as(handler.view.node_id)
     say(_who_we_are(handler, params, load_backend_plugin(params.backend)) + taking.in_words)
-    progress = _Progress(handler)
+    progress = _Progress(handler, options.grace)
     agent = Agent(
         handler,
         public,
@@ -250,6 +250,7 @@ def _take_part(
         check=checks.run,
         environment=checks.environment,
         waiting=progress.waiting,
+        ending=progress.ending,
         say=progress.say,
         restarts=restarts,
         drain_at=taking.drain_at,
@@ -273,10 +274,13 @@ def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters,
 class _Progress:
     """Tells the user what is waited for, and what happens."""
 
-    def __init__(self, handler: DynamicRendezvousHandler) -> None:
+    def __init__(self, handler: DynamicRendezvousHandler, grace: float = 0.0) -> None:
         self._handler = handler
+        self._grace = grace
         self._wanted = str(handler.settings.limits)
         self._line = WaitLine()
+        # What still runs writes to the same terminal: a line there is not taken away again.
+        self._ends = WaitLine(is_in_place=False)
         self._news = News(self._say_news)
 
     def waiting(self, seconds: float) -> None:
@@ -286,6 +290,19 @@ class _Progress:
             seconds: How long it has waited; less than the last time: it is another wait.
         """
         self._line.waits(seconds, self._in_words)
+
+    def ending(self, seconds: float, left: Sequence[int]) -> None:
+        """Say that processes were asked to end and have not yet.
+
+        Args:
+            seconds: How long ago; less than the last time: it is another wait.
+            left: Their local ranks; none: what they have started is left.
+        """
+        ranks = f"local rank{'s'[: len(left) > 1]} {listed([*map(str, left)])}"
+        who = ranks if left else "what the command has started"
+        self._ends.waits(
+            seconds, lambda waited: f"waiting for {who} to end, {waited:.0f} s of {self._grace:g} s (--grace)"
+        )
 
     def _in_words(self, seconds: float) -> str:
         return f"waiting for {self._wanted} ({self._handler.view.waits_for(seconds)}), {self._how_long(seconds)}"

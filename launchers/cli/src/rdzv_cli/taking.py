@@ -146,10 +146,17 @@ class Taking:
         if self.launch.found.platforms:
             unread = self.launch.found.unread(Fact.JOB, Fact.NODES)
             raise RendezvousParameterError(
-                f"{self.launch.found.names} does not tell what is needed{unread}: give {needed}. `rdzv doctor` shows "
-                "what it tells."
+                f"{self.launch.found.names} does not tell what is needed{unread}: give {needed}{self._other_ways()}. "
+                "`rdzv doctor` shows what it tells."
             )
-        self.arguments.fail(f"the following arguments are required: {needed}")
+        self.arguments.fail(f"the following arguments are required: {needed}{self._other_ways()}")
+
+    def _other_ways(self) -> str:
+        """What else makes a run of this command line, in words."""
+        nodes = self.arguments.nnodes
+        advice = self.launch.found.advice if nodes is None else ""
+        alone = "; or, for this machine alone, --standalone" if nodes in (None, *_ONE) else ""
+        return f"{f'; or {advice}' if advice else ''}{alone}"
 
     def host(self, least: int, most: int) -> None:
         """Have one of the nodes keep the store, where several are to meet and no service is named.

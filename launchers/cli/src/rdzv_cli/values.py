@@ -61,7 +61,12 @@ def some_seconds(text: str) -> float:
 
 def drain_seconds(text: str) -> float | str:
     """The time of a drain, or `AUTO`, which the platform decides."""
-    return AUTO if text == AUTO else some_seconds(text)
+    if text == AUTO:
+        return AUTO
+    try:
+        return some_seconds(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or {AUTO}") from error
 
 
 def signal_number(text: str) -> int:

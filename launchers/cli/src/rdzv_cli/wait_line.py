@@ -27,8 +27,9 @@ class WaitLine:
         is_in_place: Whether there is a terminal to redraw it on.
     """
 
-    def __init__(self) -> None:
-        self.is_in_place = can_redraw()
+    def __init__(self, *, is_in_place: bool | None = None) -> None:
+        """See `is_in_place`; None: wherever it can be redrawn."""
+        self.is_in_place = can_redraw() if is_in_place is None else is_in_place
         self._waited = 0.0
         self._due = FIRST
 

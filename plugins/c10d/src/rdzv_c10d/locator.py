@@ -402,6 +402,8 @@ def _dial(endpoint: Endpoint, timeout: float, hint: str) -> socket.socket:
             connection.close()
             raise ConnectionRefusedError("no process listens")
     except (OSError, UnicodeError) as error:
+        if isinstance(error, socket.gaierror):
+            hint = f"Does this machine know the name '{endpoint.host}'? If not, give its address in the endpoint."
         raise RendezvousConnectionError(
             f"No process serves a store at {endpoint} ({getattr(error, 'strerror', None) or error}), and this process "
             f"cannot or must not. {hint}"

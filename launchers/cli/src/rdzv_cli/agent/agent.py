@@ -55,6 +55,7 @@ class Agent:
             whether to end at once. It returns why the node is not fit to, or None.
         environment: The variables of every process that is started, to which those of its world are added.
         waiting: Called several times a second while the node waits for a world, with the seconds so far.
+        ending: The same while processes were asked to end and have not yet, with their local ranks.
         say: Takes what its user should know of every world.
         restarts: How often the command may fail here, and has failed.
         drain_at: When the node drains unasked, on the monotonic clock.
@@ -68,6 +69,7 @@ class Agent:
     check: Callable[[Callable[[], bool]], str | None] = lambda is_over: None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     waiting: Callable[[float], None] = lambda seconds: None
+    ending: Callable[[float, Sequence[int]], None] = lambda seconds, left: None
     say: Callable[[str], None] = logger.info
     restarts: Restarts = field(default_factory=Restarts)
     drain_at: float = math.inf
@@ -162,7 +164,7 @@ class Agent:
         finally:
             self._signals.in_world = False
             number = self._signals.number or signal.SIGTERM
-            if stuck := workers.stop(self.options.grace, number, force=self._is_urgent):
+            if stuck := workers.stop(self.options.grace, number, force=self._is_urgent, waiting=self.ending):
                 logger.error(stuck)
         # Another world must not find here what a former one has left.
         return AgentResult(ExitStatus.FAILED, f"cannot go on: {stuck}") if stuck and ending is None else ending

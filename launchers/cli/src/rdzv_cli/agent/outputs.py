@@ -63,6 +63,8 @@ class Outputs:
         if options.log_dir == os.devnull:
             # As torchrun takes it: there are no files.
             chosen = Routes(shown=options.local_ranks_filter)
+        if strangers := chosen.strangers(options.nproc_per_node):
+            say(_unknown(strangers, options.nproc_per_node))
         sources = [_Source(rank, stream) for rank in range(options.nproc_per_node) for stream in STREAMS]
         self.environment = environment
         self.say = say
@@ -193,6 +195,13 @@ def _names(source: _Source, environment: Mapping[str, str]) -> Mapping[str, obje
         "stream": source.stream.file.split(".")[0],
     }
     return (named := place()) and {**named, **own}
+
+
+def _unknown(ranks: Sequence[int], processes: int) -> str:
+    """What is said of local ranks that no process has."""
+    here = f"they are 0 to {processes - 1}" if processes > 1 else "it has 0 alone"
+    named = ", ".join(map(str, ranks))
+    return f"this node has no local rank {named}, as --local-ranks-filter, --tee or --redirects names it: {here}"
 
 
 def _is_copied(route: Route, stream: Std, is_marked: bool) -> bool:

@@ -66,6 +66,11 @@ class Routes:
     tee: Choice = NOTHING
     shown: Collection[int] = ()
 
+    def strangers(self, processes: int) -> list[int]:
+        """The local ranks that are named and that none of so many processes has."""
+        named = {*self.redirects.by_rank, *self.tee.by_rank, *self.shown}
+        return sorted(rank for rank in named if rank >= processes)
+
     def of(self, local_rank: int, stream: Std) -> Route:
         """Where a stream of a process goes."""
         teed, redirected = stream in self.tee.of(local_rank), stream in self.redirects.of(local_rank)

@@ -192,13 +192,21 @@ class Workers:
         for worker in self._workers:
             worker.send(number)
 
-    def stop(self, grace: float, number: int = signal.SIGTERM, *, force: Callable[[], bool] = lambda: False) -> str:
+    def stop(
+        self,
+        grace: float,
+        number: int = signal.SIGTERM,
+        *,
+        force: Callable[[], bool] = lambda: False,
+        waiting: Callable[[float, Sequence[int]], None] = lambda seconds, left: None,
+    ) -> str:
         """Ask all to end with a signal; kill what is left after `grace` seconds, grandchildren too.
 
         Args:
             grace: Seconds.
             number: The signal; SIGTERM for a program that has no handler for a rare one.
             force: Whether to kill them at once; asked again and again.
+            waiting: Called now and then with the seconds so far, and the local ranks of those that are left.
 
         Returns:
             As `kill`.
@@ -215,6 +223,8 @@ class Workers:
                 if not self._guard.send(to_detached):
                     return ""
                 to_detached = 0
+            left = [rank for rank, worker in enumerate(self._workers) if not worker.is_over]
+            waiting(grace - (deadline - time.monotonic()), left)
             time.sleep(_POLL)
         return self.kill()
 

@@ -10,7 +10,7 @@ _PBS_NODES: Final = {
     Fact.HOSTS: (of("PBS_NODEFILE/file", read=readers.words),),
 }
 _PBS: Final = {Fact.JOB: (of("PBS_JOBID"),), **_PBS_NODES}
-_PBS_ADVICE: Final = "it is on the first node alone: put `pbsdsh -- ` or mpiexec with one process on each node in front"
+_PBS_ADVICE: Final = "put `pbsdsh -- ` or mpiexec with one process on each node in front"
 _PBS_SEEN: Final = "Altair PBS Professional, User's Guide, the chapter on the job's environment (2026-11-25)"
 _BY_SLURM: Final = {"SLURM_JOB_ID": "Slurm's plugin spank_pbs sets it"}
 
@@ -53,9 +53,7 @@ _LSF_NODES: Final = {
     Fact.NODES: (of("LSB_MCPU_HOSTS", read=readers.number_of(readers.pairs)),),
     Fact.HOSTS: (of("LSB_MCPU_HOSTS", read=readers.pairs), of("LSB_DJOB_HOSTFILE/file", read=readers.words)),
 }
-_LSF_ADVICE: Final = (
-    "it is on the first node alone: put jsrun, blaunch or mpirun with one process on each node in front"
-)
+_LSF_ADVICE: Final = "put jsrun, blaunch or mpirun with one process on each node in front"
 _LSF_SEEN: Final = "IBM Spectrum LSF 10.1, Environment variables set for job execution (2026-11-26)"
 
 LSF_TERMINAL: Final = Platform(

@@ -86,6 +86,11 @@ class Found:
         """Whether one of them has started a process on every node."""
         return any(platform.launches for platform in self.platforms)
 
+    @property
+    def advice(self) -> str:
+        """What a user does where none of them has; empty: that is not known."""
+        return next((platform.advice for platform in self.platforms if platform.advice), "")
+
 
 def detect(
     environ: Mapping[str, str], table: Sequence[Platform], read_file: Callable[[str], str] | None = None

@@ -6,7 +6,7 @@ from . import readers
 from .facts import IN_TERMINAL, SET, Fact, Platform, of
 
 _SEEN: Final = "Debian's Slurm 22.05.8, run on 2026-11-26; SchedMD/slurm 284c3b9, src/common/env.c"
-_SRUN: Final = "only the script's own node runs what stands in it: put srun in front, which starts it on every node"
+_SRUN: Final = "put srun in front, which starts it on every node"
 
 _JOB: Final = {
     Fact.CLUSTER: (of("SLURM_CLUSTER_NAME"),),
