@@ -55,7 +55,8 @@ def task(arguments: list[str]) -> list[str]:
     modules = {
         "demo": ["examples.demo"],
         "test": [*PYTEST, "-m", "not soak"],
-        "soak": [*PYTEST, "-m", "soak"],
+        # Some search for minutes, and longer beside the others: they do not hang.
+        "soak": [*PYTEST, "-m", "soak", "-o", "faulthandler_timeout=900"],
         "tox": ["tox"],
     }
     return [*modules.get(name, ["nox", "--session", name, "--"]), *rest]

@@ -3,6 +3,7 @@
 Sessions use the environment that dev.py made; ``python3 dev.py lint`` is the whole way to run one.
 """
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -167,6 +168,14 @@ def audit(session: nox.Session) -> None:
     session.run(sys.executable, "dev/tools/audit.py", *session.posargs)
 
 
+def check_outcomes(session: nox.Session, report: Path) -> None:
+    """Check that each test of the suite said what it says of the sample's two backends."""
+    backends = json.loads(report.read_text())["backends"]
+    found = {backend["name"]: {test["outcome"] for test in backend["tests"].values()} for backend in backends}
+    if found != {"directory": {"passed", "unsupported"}, "file": {"passed"}}:
+        session.error(f"The suite says something else of the sample: {found}")
+
+
 @nox.session
 def sample(session: nox.Session) -> None:
     """Install the sample backend of a third party beside the built wheels, outside of all this, and try it there."""
@@ -179,7 +188,10 @@ def sample(session: nox.Session) -> None:
         run_module(session, "uv", "venv", "--quiet", "--python", sys.executable, str(environment))
         run_module(session, "uv", "pip", "install", "--python", python, *map(str, dist.glob("*.whl")))
         session.chdir(source)
-        session.run(python, "-m", "pytest", "-W", "error", *session.posargs)
+        report = Path(folder, "report.json")
+        session.run(python, "-m", "pytest", "-W", "error", f"--rdzv-report={report}", *session.posargs)
+        if not session.posargs:
+            check_outcomes(session, report)
         shared.mkdir()
         rdzv = [python, "-m", "rdzv"]
         session.run(*rdzv, "backends", "directory")

