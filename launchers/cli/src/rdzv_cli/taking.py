@@ -155,7 +155,7 @@ class Taking:
         """What else makes a run of this command line, in words."""
         nodes = self.arguments.nnodes
         advice = self.launch.found.advice if nodes is None else ""
-        alone = "; or, for this machine alone, --standalone" if nodes in (None, *_ONE) else ""
+        alone = "; or, for this machine alone, --standalone" if nodes in (None, *ALONE) else ""
         return f"{f'; or {advice}' if advice else ''}{alone}"
 
     def host(self, least: int, most: int) -> None:
