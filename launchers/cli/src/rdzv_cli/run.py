@@ -24,7 +24,7 @@ from rdzv_core.errors import RendezvousError, RendezvousParameterError
 from rdzv_core.options import secret_names
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import load_backend_plugin
-from rdzv_core.text import printable
+from rdzv_core.text import listed, printable
 
 from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restarts, Signals
 from .agent.log_files import check_base
@@ -37,7 +37,7 @@ from .sources import options_of
 from .taking import Taking
 from .told import for_agents, is_own_run
 from .torchrun import add_to as add_torchruns
-from .wait_line import WaitLine, listed
+from .wait_line import WaitLine
 
 logger = logging.getLogger(__name__)
 
