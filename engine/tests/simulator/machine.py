@@ -203,7 +203,7 @@ class Machine:
         self.places.add(place)
 
         def coroutine() -> Coroutine[tuple[State, int]]:
-            yield from watch.wait_until_connected(self.node, deadline)
+            yield from join.look_first(self.node, deadline)
             joined = yield from join.join(self.node, *place, deadline, self.outcome)
             # It had given up already, and its lease: the others may have missed it.
             self.disturbed |= self.clock() >= deadline
