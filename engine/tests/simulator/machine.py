@@ -488,9 +488,9 @@ class SimulationContext:
         """Make the context of a plan."""
         timeline = Timeline()
         service = SimulatedService(timeline, leases_sleep=plan.leases_sleep, lag=plan.lag)
-        conditions = NetworkConditions(plan.delay, plan.lost, plan.late, plan.mute)
+        conditions = NetworkConditions(plan.delay, plan.lost, plan.late, plan.mute, watch_lag=plan.watch_lag)
         # A slow network leaves too little of a time to live for two attempts.
-        unreliable = plan.lost > 0 or plan.late > 0 or plan.delay * 100 > plan.ttl / 3
+        unreliable = plan.lost > 0 or plan.late > 0 or plan.watch_lag > 0 or plan.delay * 100 > plan.ttl / 3
         context = cls(plan, timeline, service, conditions, Trace(timeline), unreliable=unreliable)
         context.rack = lambda order: f"r{order % plan.racks}"
         return context

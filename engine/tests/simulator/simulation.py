@@ -104,7 +104,7 @@ class Simulation:
         """End everything that goes wrong."""
         context = self.context
         context.trace.log("quiet phase")
-        context.conditions.lost = context.conditions.late = 0.0
+        context.conditions.lost = context.conditions.late = context.conditions.watch_lag = 0.0
         context.conditions.delay = context.plan.delay
         context.conditions.refused = Refusal.NOTHING
         context.service.start()

@@ -12,7 +12,7 @@ from rdzv_core.backend import STATE_KEY, Lease
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from ..hooks import Event, EventKind
-from . import records, rules
+from . import records, rules, worlds
 from .aside import node_logger
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .collector import GarbageCollector
@@ -25,7 +25,6 @@ from .records import NAMED, LeaderRecord, NodeRecord, Pages, ReadNodes, State, r
 from .register import apply_and_emit
 from .status_writer import StatusWriter
 from .supervisor import supervised
-from .worlds import is_whole, read_world, write_world
 
 logger = node_logger(__name__)
 
@@ -189,7 +188,7 @@ def _publish(
     node: Node, decision: rules.Publish, versioned: VersionedValue | None, same: Pages | None
 ) -> Coroutine[None]:
     nonce = f"{node.rng.getrandbits(64):016x}"
-    state = yield from write_world(decision.state, nonce, node.background_deadline, same)
+    state = yield from worlds.write_world(decision.state, nonce, node.background_deadline, same)
     applied, now = yield Put(STATE_KEY, state.encode(), node.background_deadline(), previous=versioned)
     if applied:
         _log_choice(node, decision)
@@ -318,8 +317,8 @@ class _LeaderTerm:
         if state is None or state.pages is None:
             return state, versioned
         # What a service has lost with its data the members write again.
-        if self.whole is None or self.pages != state.pages or not is_whole(self.whole):
-            self.whole = yield from read_world(state, self.node.background_deadline())
+        if self.whole is None or self.pages != state.pages or not worlds.is_whole(self.whole):
+            self.whole = yield from worlds.read_world(state, self.node.background_deadline())
             # Now, and not before it was read: a turn that fails is followed by another.
             self.pages = state.pages
         return replace(state, world=self.whole.world, pages=None), versioned

@@ -140,12 +140,14 @@ def reregister(node: Node, deadline: float) -> Coroutine[None]:
 
 def _write_record(node: Node, deadline: float) -> Coroutine[None]:
     mine = node.registration
+    if mine.state is NodeState.NEW and node.clock() >= mine.lease_until:
+        # It was opened too early.
+        mine.lose_lease()
     while (record := mine.record) is not None and not node.stopped:
         until = node.background_deadline(_until(node, deadline))
         if node.clock() >= until:
             raise RendezvousConnectionError("each lease was over before the record was written")
-        is_over = mine.state is NodeState.NEW and node.clock() >= mine.lease_until
-        if mine.lease is None or is_over:
+        if mine.lease is None:
             lease = yield from _open_lease(node, until)
             if mine.record is None:
                 # The node has withdrawn meanwhile.
