@@ -1090,6 +1090,14 @@ class TestNotices:
         lead.until(3 * INTERVAL)
         assert self.reads(lead) == 0
 
+    def test_a_report_that_the_watch_shows_is_judged_without_a_look(self, harness: Harness, lead: Leader) -> None:
+        harness.put(failure_key(7), Failure("b", "failure 7", False).encode())
+        harness.show(lead.node)
+        write(harness, ["b", "c", "a"], last_round=7, outcome=Outcome())
+        put = lead.coroutine.to_write(failure_key(7))
+        assert put.previous is not None
+        assert self.reads(lead) == 0
+
     def test_a_report_that_is_known_to_be_judged_is_not_read_again(self, harness: Harness, lead: Leader) -> None:
         self.fail(lead, 7)
         write(harness, ["b"], last_round=7, outcome=Outcome())

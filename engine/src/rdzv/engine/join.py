@@ -27,8 +27,9 @@ def look_first(node: Node, deadline: float) -> Coroutine[None]:
     Raises:
         RendezvousError: As `wait_until_connected`.
     """
-    yield from open_lease_early(node, deadline)
-    yield from wait_until_connected(node, deadline)
+    began = node.clock()
+    yield from open_lease_early(node, min(deadline, began + node.interval))
+    yield from wait_until_connected(node, deadline, began)
 
 
 def join(

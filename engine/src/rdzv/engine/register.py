@@ -53,7 +53,7 @@ def open_lease_early(node: Node, deadline: float) -> Coroutine[None]:
     if mine.lease is not None or node.run.snapshot is not None:
         return
     try:
-        yield from _open_lease(node, node.background_deadline(deadline))
+        yield from _open_lease(node, deadline)
     except Exception as error:
         logger.debug("opening a lease of node '%s' early: %r", node.id, error)
 
