@@ -17,8 +17,8 @@ from .simulation import Simulation
 
 __all__ = ["WAYS", "Trips", "trips"]
 
-_SHORT: Final = 0.004
-_LONG: Final = 0.012
+_SHORT: Final = 0.1
+_LONG: Final = 0.2
 """Seconds of a round trip in the two runs of which one figure is made."""
 
 _STEP: Final = 0.01

@@ -26,6 +26,9 @@ SETTLED_TRIPS: Final = 1.5
 SETTLED_BY: Final = 10
 """So many times that long they are no news while still more come; `INTERVAL` at most."""
 
+INSTANT: Final = 1e-6
+"""Seconds that are none: who waited for them would look again at the same moment, as clocks are rounded."""
+
 
 def status_interval(nodes: int) -> float:
     """Seconds between two updates of the status that are not urgent, while so many nodes are here."""
@@ -45,7 +48,7 @@ class Pace:
         self._since = self._changed_at = now
 
     def pause(self, before: RunStatus, status: RunStatus, now: float, trip: float = 0.0) -> float:
-        """Seconds until a status may be written; 0 or less: it may be now.
+        """Seconds until a status may be written; 0: it may be now.
 
         Args:
             before: What the nodes know.
@@ -57,7 +60,8 @@ class Pace:
             self._since = now
         if status != self._news:
             self._news, self._changed_at = status, now
-        return self._moment(before, status, now, trip) - now
+        left = self._moment(before, status, now, trip) - now
+        return left if left > INSTANT else 0.0
 
     def on_written(self, now: float) -> None:
         """Note that a status was written."""
