@@ -152,7 +152,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A leader leaves out a member that the watch does not show, and does not look whether it is back.",
         {2},
         leader._LeaderTerm.form,
-        {"if is_without_some or node.clock()": "if node.clock()"},
+        {"if before is not None or node.clock()": "if node.clock()"},
         "near_miss",
         watch_lag=1.0,
     ),

@@ -278,10 +278,10 @@ class _LeaderTerm:
         order = yield from _assign_ranks(node, state, decision)
         yield from self.quarantines.judge(self.situation(state, nodes), publishes=True)
         yield from self.quarantines.settle(state, nodes)
-        is_without_some = state is not None and (bool(decision.evicted) or state.attempt < decision.state.attempt)
-        if is_without_some:
-            yield from _declare_pending_round(node, state, decision.state.round)
-        if is_without_some or node.clock() > self.seen_at + FRESH:
+        before = state if state and (decision.evicted or state.attempt < decision.state.attempt) else None
+        if before is not None:
+            yield from _declare_pending_round(node, before, decision.state.round)
+        if before is not None or node.clock() > self.seen_at + FRESH:
             snapshot = yield from self.look(snapshot)
         again = self.decide(state, self.read(snapshot))
         publish = again.with_ranks(order) if isinstance(again, rules.Publish) else None

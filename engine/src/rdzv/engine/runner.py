@@ -199,13 +199,14 @@ class Runner:
                     return
                 try:
                     answers[number] = self._call(call)
-                except BaseException as error:  # whoever has asked for the calls gets it
+                except BaseException as error:  # the coroutine gets it, once all are over
                     errors.append(error)
 
-        beside = []
+        beside: list[Future[None]] = []
         # Where there is no room for a thread, the others do its work.
         with suppress(RendezvousConnectionError):
-            beside += (in_thread(work, f"rdzv-call-{self._node.id}") for _ in range(min(effects.AT_ONCE, len(calls)) - 1))
+            while len(beside) < min(effects.AT_ONCE, len(calls)) - 1:
+                beside.append(in_thread(work, f"rdzv-call-{self._node.id}"))
         work()
         wait(beside)
         if errors:
