@@ -248,7 +248,7 @@ class SimulatedRunner:
             case effects.Together(calls):
                 self._call_all(running, calls)
             case effects.Call():
-                self._call(running, effect, partial(self._resume, running, running.turn))
+                self._call(running, effect, self._goes_on(running))
 
     def _ranks(
         self, arrived: Sequence[NodeRecord], previous: Sequence[str], most: float
@@ -268,6 +268,15 @@ class SimulatedRunner:
             self._resume(running, turn, view, error)
 
         self._connection.wait(prefix, since, seconds, answer)
+
+    def _goes_on(self, running: RunningCoroutine) -> Ended:
+        """What the answer to its effect leads to."""
+        turn = running.turn
+
+        def resume(result: Any, error: BaseException | None) -> None:
+            self._resume(running, turn, result, error)
+
+        return resume
 
     def _call_all(self, running: RunningCoroutine, calls: Sequence[effects.Call]) -> None:
         """Make calls side by side, as `Runner` does."""
