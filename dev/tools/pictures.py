@@ -109,7 +109,7 @@ NODE, SERVICE, LEADER = ACTORS = "a node that joins", "the service", "the leader
 
 ROUND: Final = (
     Step(NODE, SERVICE, ReadAll, "control", "who leads? which limits? is it closed?"),
-    Step(NODE, SERVICE, OpenLease, "", "for the time to live"),
+    Step(NODE, SERVICE, OpenLease, "", "meanwhile, for the time to live"),
     Step(NODE, SERVICE, Put, "nodes/0/<id>", "on the lease: here I am, in no round"),
     Step(SERVICE, LEADER, Wait, "nodes", "the records have changed"),
     Step(LEADER, LEADER, None, "rules.decide", "are they enough? is the last call over?"),
@@ -121,8 +121,7 @@ ROUND: Final = (
         "before it evicts a member, or another attempt begins",
         rare=True,
     ),
-    Step(LEADER, SERVICE, ReadAll, "nodes", "once more, the state's token in hand"),
-    Step(LEADER, LEADER, None, "rules.decide", "still so?"),
+    Step(LEADER, SERVICE, ReadAll, "nodes", "then, or if that was a while ago: is it still so?", rare=True),
     Step(LEADER, SERVICE, Put, "control/state", "the world, if the token still matches"),
     Step(SERVICE, NODE, Wait, "control", "the world"),
     Step(NODE, NODE, None, "", "I am rank 2 of 4"),

@@ -146,6 +146,8 @@ class Harness:
                     return snapshot
                 self.now = max(self.now, deadline)
                 return since
+            case effects.Together(calls):
+                return [self.perform(call) for call in calls]
             case Call():
                 answer = effect.perform(self.client)
             case _:
@@ -212,7 +214,7 @@ class Stepper(Generic[_R]):
 
     def _resume(self, take: Callable[[], Effect]) -> Effect | None:
         if self.effect is not None:
-            self.taken.append(self.effect)
+            self.taken += self.effect.calls if isinstance(self.effect, effects.Together) else [self.effect]
         assert len(self.taken) < MANY, f"it goes round in circles: {self.taken[-10:]}"
         self.effect = None
         try:

@@ -13,7 +13,7 @@ from rdzv_core.errors import (
     RendezvousStateError,
 )
 
-from rdzv.engine import keep_alive, register, watch
+from rdzv.engine import join, keep_alive, register, watch
 from rdzv.engine.candidacy import NO_LEADER_TIMEOUT
 from rdzv.engine.codec import decode
 from rdzv.engine.connection import ConnectionState
@@ -164,6 +164,73 @@ class TestWaitUntilConnected:
         node.stop()
         with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
             connecting.send(None)
+
+
+class TestFirstLook:
+    """What a node does until it has seen the service once, before it has a record."""
+
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        node = harness.node()
+        node.run.snapshot = None
+        return node
+
+    def look(self, harness: Harness, node: Node) -> Stepper[None]:
+        return harness.stepper(join.look_first(node, harness.now + 30.0))
+
+    def test_its_lease_is_opened_meanwhile(self, harness: Harness, node: Node) -> None:
+        looking, began = self.look(harness, node), harness.now
+        assert looking.effect == OpenLease(TTL, began + INTERVAL)
+        harness.now += 2.0
+        assert looking.go() == WaitForChange(began + 30.0)
+        assert (node.registration.lease_since, node.registration.lease_until) == (began + 2.0, began + TTL)
+        harness.show(node)
+        assert looking.send(None) is None
+
+    def test_the_record_is_written_on_it(self, harness: Harness, node: Node) -> None:
+        looking = self.look(harness, node)
+        looking.go()
+        lease = node.registration.lease
+        node.registration.record = NodeRecord("a", 0, 0, 2, 4, "a.host", 1)
+        put = harness.stepper(register.register(node, harness.now + 60.0)).effect
+        assert isinstance(put, Put)
+        assert put.lease is lease
+
+    def test_one_that_is_over_by_then_is_none(self, harness: Harness, node: Node) -> None:
+        self.look(harness, node).go()
+        node.registration.record = NodeRecord("a", 0, 0, 2, 4, "a.host", 1)
+        harness.now += TTL
+        registering = harness.stepper(register.register(node, harness.now + 60.0))
+        assert isinstance(registering.effect, OpenLease)
+        assert isinstance(registering.go(), Put)
+        assert registering.go() is None
+        assert node.registration.state is NodeState.REGISTERED
+
+    def test_one_that_the_service_does_not_grant_is_asked_for_again(self, harness: Harness, node: Node) -> None:
+        looking = self.look(harness, node)
+        assert isinstance(looking.throw(AWAY), WaitForChange)
+        assert node.registration.lease is None
+
+    def test_a_node_that_has_looked_or_has_a_lease_opens_none(self, harness: Harness, node: Node) -> None:
+        node.registration.lease = harness.client.open_lease(TTL, harness.now)
+        assert isinstance(self.look(harness, node).effect, WaitForChange)
+        node.registration.lease = None
+        harness.show(node)
+        assert self.look(harness, node).effect is None
+
+    def test_one_of_a_node_that_cannot_join_is_revoked(self, harness: Harness, node: Node) -> None:
+        looking = self.look(harness, node)
+        looking.go()
+        harness.show(node)
+        lease = node.registration.lease
+        harness.publish(running("b", closed=ENOUGH))
+        harness.show(node)
+        joining = harness.stepper(join.join(node, "a.host", 1, harness.now + 60.0))
+        revoke = joining.effect
+        assert isinstance(revoke, Revoke)
+        assert revoke.lease is lease
+        with pytest.raises(RendezvousClosedError):
+            joining.go()
 
 
 class TestKeeping:

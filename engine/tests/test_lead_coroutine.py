@@ -482,12 +482,16 @@ class TestGathering:
         put = lead.coroutine.to_write(STATE_KEY)
         assert harness.now == began
         assert (put.previous, put.deadline) == (None, began + TTL)
-        # It reads the nodes a second time, after the token of the state was known.
-        assert [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, ReadAll)] == [
-            records.NODES,
-            records.NODES,
-        ]
+        # It reads the nodes once: who waits there waits, and no node is left out.
+        assert [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, ReadAll)] == [records.NODES]
         assert not any(isinstance(effect, Put) and "pending" in effect.key for effect in lead.coroutine.taken)
+
+    def test_what_was_seen_a_while_ago_is_read_again(self, harness: Harness) -> None:
+        write(harness, "bcd")
+        lead = Leader(harness)
+        lead.coroutine.to(AssignRanks)
+        harness.now += leader.FRESH + 0.01
+        assert isinstance(lead.coroutine.send(None), ReadAll)
 
     def test_plugins_assign_ranks_before_the_nodes_are_read_for_the_last_time(self, harness: Harness) -> None:
         write(harness, "bcd", last_round=1)
@@ -495,8 +499,8 @@ class TestGathering:
         asked = lead.coroutine.to(AssignRanks)
         assert ({node.id for node in asked.arrived}, asked.previous) == (set("abcd"), ("b", "a"))
         assert asked.deadline == harness.now + leader.ASSIGNING
-        lead.coroutine.send(["d", "c", "b", "a"])
-        lead.coroutine.to(ReadAll)
+        harness.now += 1.0
+        assert isinstance(lead.coroutine.send(["d", "c", "b", "a"]), ReadAll)
         lead.coroutine.to_write(STATE_KEY)
         lead.go()
         assert (state_of(harness).world, state_of(harness).address) == (("d", "c", "b", "a"), "d.host")
@@ -511,6 +515,7 @@ class TestGathering:
         lead = Leader(harness)
         lead.coroutine.to(AssignRanks)
         take_away(harness, "d")
+        harness.now += 1.0
         lead.coroutine.send(["d", "c", "b", "a"])
         harness.now += LAST_CALL
         asked = lead.coroutine.to(AssignRanks)
@@ -527,9 +532,9 @@ class TestGathering:
     def test_who_goes_between_the_two_looks_is_in_no_world(self, harness: Harness) -> None:
         write(harness, "bcd")
         lead = Leader(harness)
-        lead.coroutine.to(ReadAll)
-        lead.coroutine.go()
-        lead.coroutine.to(ReadAll)
+        lead.coroutine.to(AssignRanks)
+        harness.now += 1.0
+        assert isinstance(lead.coroutine.send(None), ReadAll)
         take_away(harness, "d")
         # That is no failure of the leader.
         assert not isinstance(lead.coroutine.go(), Sleep)
@@ -628,9 +633,9 @@ class TestReforming:
         harness.now += INTERVAL
         lead.node.connection.on_renewal(harness.now)
         harness.now += 2 * INTERVAL
-        lead.coroutine.to(ReadAll)
-        lead.coroutine.go()
-        lead.coroutine.to(ReadAll)
+        lead.coroutine.to(AssignRanks)
+        harness.now += leader.FRESH + 0.01
+        assert isinstance(lead.coroutine.send(None), ReadAll)
         take_away(harness, "c")
         writes = []
         while STATE_KEY not in writes:
@@ -658,8 +663,8 @@ class TestReforming:
         told = lead.coroutine.go()
         assert isinstance(told, Emit)
         assert lead.node.run.state == running("c", "d")
-        # It looks at once what that makes of the nodes.
-        assert isinstance(lead.coroutine.go(), Put)
+        # It decides at once what that makes of the nodes.
+        assert lead.coroutine.to_write(records.STATUS_KEY).deadline < harness.now + TTL + 1.0
         lead.coroutine.to(Wait)
         assert harness.writes(STATE_KEY) == 1
 
@@ -1083,6 +1088,14 @@ class TestNotices:
         lead.until(INTERVAL)
         harness.put(failure_key(7), Failure("b", "failure 7", False).encode())
         lead.until(3 * INTERVAL)
+        assert self.reads(lead) == 0
+
+    def test_a_report_that_the_watch_shows_is_judged_without_a_look(self, harness: Harness, lead: Leader) -> None:
+        harness.put(failure_key(7), Failure("b", "failure 7", False).encode())
+        harness.show(lead.node)
+        write(harness, ["b", "c", "a"], last_round=7, outcome=Outcome())
+        put = lead.coroutine.to_write(failure_key(7))
+        assert put.previous is not None
         assert self.reads(lead) == 0
 
     def test_a_report_that_is_known_to_be_judged_is_not_read_again(self, harness: Harness, lead: Leader) -> None:

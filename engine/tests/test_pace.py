@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rdzv.engine.pace import FEW, INTERVAL, SETTLED, SETTLED_BY, Pace, status_interval
+from rdzv.engine.pace import INTERVAL, SETTLED, SETTLED_BY, SETTLED_LEAST, SETTLED_TRIPS, Pace, status_interval
 from rdzv.engine.records import Departure, Phase, RunStatus
 
 MANY = 1_000
@@ -22,10 +22,12 @@ def test_what_no_node_has_to_act_upon_is_not_urgent() -> None:
     assert Pace(0.0).pause(RUNNING, replace(RUNNING, present=MANY + 1), 0.5) == status_interval(MANY + 1) - 0.5
 
 
-@pytest.mark.parametrize(("nodes", "at_once"), [(2, True), (FEW, True), (FEW + 1, False)])
-def test_of_few_nodes_the_first_that_waits_is_news_at_once(nodes: int, at_once: bool) -> None:
+@pytest.mark.parametrize(("nodes", "trip", "seconds"), [(2, 0.0, SETTLED_LEAST), (2, 0.1, SETTLED_TRIPS * 0.1)])
+def test_of_few_they_are_news_when_those_that_heard_the_same_would_be_here(
+    nodes: int, trip: float, seconds: float
+) -> None:
     running = replace(RUNNING, present=nodes)
-    assert (Pace(0.0).pause(running, replace(running, waiting=1), 5.0) <= 0.0) == at_once
+    assert Pace(0.0).pause(running, replace(running, waiting=1), 5.0, trip) == pytest.approx(seconds)
 
 
 def test_of_many_they_are_news_when_no_more_come() -> None:
@@ -36,7 +38,7 @@ def test_of_many_they_are_news_when_no_more_come() -> None:
     assert pace.pause(RUNNING, replace(WAITING, waiting=2), 5.06 + SETTLED * MANY) == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize(("nodes", "seconds"), [(500, 500 * SETTLED_BY), (50_000, INTERVAL)])
+@pytest.mark.parametrize(("nodes", "seconds"), [(500, 500 * SETTLED * SETTLED_BY), (50_000, INTERVAL)])
 def test_although_more_come_they_are_news_after_a_time(nodes: int, seconds: float) -> None:
     pace, running = Pace(0.0), replace(RUNNING, present=nodes)
     moments = [

@@ -30,6 +30,7 @@ from rdzv.engine import (
     register_adapter,
     rules,
     verdicts,
+    worlds,
 )
 from rdzv.engine.candidacy import Candidacy
 from rdzv.engine.client import Write
@@ -89,8 +90,8 @@ class Bug:
         """What to do to find it."""
         drawn = Plan.draw(seed, self.faults)
         # A crowd or a rule hides what most bugs do, or lets them do more.
-        plain = {"level": "leases", "crowd": False, "rule": None, "grow_delay": 0.0, "namesakes": False}
-        plain["assigning"] = None
+        plain: dict[str, Any] = {"level": "leases", "crowd": False, "rule": None, "grow_delay": 0.0, "namesakes": False}
+        plain |= {"assigning": None, "watch_lag": 0.0}
         return replace(drawn, **{**plain, **self.conditions})
 
 
@@ -146,6 +147,28 @@ BUGS: Final[dict[str, Bug]] = {
         leader._declare_pending_round,
         {"yield Put(": "yield from () if True else Put("},
         "near_miss",
+    ),
+    "evicted-by-the-watch": _bug(
+        "A leader leaves out a member that the watch does not show, and does not look whether it is back.",
+        {2},
+        leader._LeaderTerm.form,
+        {"if before is not None or node.clock()": "if node.clock()"},
+        "near_miss",
+        watch_lag=1.0,
+    ),
+    "early-lease-for-ever": _bug(
+        "A node that has opened its lease before it had a record counts on it until the lease is renewed.",
+        {2},
+        register._open_lease,
+        {"opened + lease.ttl": "float('inf')"},
+        "near_miss",
+    ),
+    "page-too-early": _bug(
+        "A leader publishes a world before the last of its pages is written.",
+        {1},
+        worlds.write_world,
+        {"yield Together(tuple(puts))": "yield Together(tuple(puts[:-1]))"},
+        page=1,
     ),
     "unfenced-rejoin": Bug(
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
@@ -657,7 +680,7 @@ while leads() and not node.stopped:
     "assigns-meanwhile": _bug(
         "A leader publishes the world that a plugin has ordered, and does not look again who is there meanwhile.",
         {2, 4, 15},
-        leader._LeaderTerm.turn,
+        leader._LeaderTerm.form,
         {"again = self.decide(state, self.read(snapshot))": "again = decision"},
         "drain",
         "fail",
@@ -675,13 +698,13 @@ while leads() and not node.stopped:
         "A leader takes the pages of the round before for a world that has other members, or other ranks.",
         frozenset({1, 2, 3, 4, 5}),
         (
-            Change(leader._LeaderTerm.turn, {"state.world == publish.state.world": "True"}),
+            Change(leader._LeaderTerm.form, {"state.world == publish.state.world": "True"}),
             Change(
                 leader._publish,
                 {
-                    "yield from write_world(decision.state, nonce, node.background_deadline, same)": (
+                    "yield from worlds.write_world(decision.state, nonce, node.background_deadline, same)": (
                         "replace(decision.state, world=(), pages=same) if same else "
-                        "(yield from write_world(decision.state, nonce, node.background_deadline))"
+                        "(yield from worlds.write_world(decision.state, nonce, node.background_deadline))"
                     )
                 },
             ),

@@ -1,4 +1,4 @@
-"""The command: many seeds, one seed as a trace, all runs within bounds, or what gathering costs."""
+"""The command: many seeds, one seed as a trace, all runs within bounds, or what gathering costs in calls or trips."""
 
 import argparse
 import itertools
@@ -17,10 +17,12 @@ from .invariants import Violation
 from .search import Found, search
 from .shrink import Failure, shrink, try_out
 from .simulation import Simulation
+from .trips import WAYS, Trips, trips
 
 __all__ = ["main", "tell"]
 
 SIZES = (10, 100, 1_000, 10_000)
+TRIPS = {"leases": (2, 64, 65, 1_000, 10_000), "heartbeats": (2, 64, 65, 1_000)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(asked: argparse.Namespace) -> int:
     if asked.nodes is not None:
         return _gather(asked.nodes, asked.level)
+    if asked.trips is not None:
+        return _count_trips(asked.trips, asked.level)
     if asked.exhaustive is not None:
         return _exhaust(asked.exhaustive or list(SEARCHES), asked.jobs, asked.bug)
     with put_back(asked.bug):
@@ -49,12 +53,15 @@ def _run(asked: argparse.Namespace) -> int:
 
 def _unused(asked: argparse.Namespace) -> str | None:
     """What is wrong if an option would do nothing beside the others."""
-    if asked.level is not None and asked.nodes is None:
-        return "--level is for --nodes only: a seed decides what its service has"
-    if asked.bug is not None and asked.nodes is not None:
-        return "--bug is not for --nodes, which counts what the code costs as it is"
-    if asked.jobs is not None and (asked.nodes is not None or asked.seed is not None):
-        return "--jobs is for many seeds only: --seed and --nodes run in one process"
+    counts = asked.nodes is not None or asked.trips is not None
+    if asked.level is not None and not counts:
+        return "--level is for --nodes and --trips only: a seed decides what its service has"
+    if asked.level is not None and asked.trips is not None and asked.level not in TRIPS:
+        return f"--level {asked.level} is not for --trips: every node polls the one value, at its own pace"
+    if asked.bug is not None and counts:
+        return "--bug is not for --nodes and --trips, which count what the code costs as it is"
+    if asked.jobs is not None and (counts or asked.seed is not None):
+        return "--jobs is for many seeds only: --seed, --nodes and --trips run in one process"
     return None
 
 
@@ -77,6 +84,13 @@ def _parser() -> argparse.ArgumentParser:
         "as far as each kind of service goes)",
     )
     what.add_argument(
+        "--trips",
+        type=_count,
+        nargs="*",
+        metavar="N",
+        help="count the round trips until so many nodes are in their world (default: 2 64 65 1000 10000)",
+    )
+    what.add_argument(
         "--exhaustive",
         choices=SEARCHES,
         nargs="*",
@@ -84,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"go through all runs within bounds, and say how many states there are: {', '.join(SEARCHES)} "
         "(default: all of these)",
     )
-    parser.add_argument("--level", choices=LEVELS, help="with --nodes: only for a service that has this")
+    parser.add_argument("--level", choices=LEVELS, help="with --nodes or --trips: only for a service that has this")
     parser.add_argument("--jobs", type=_count, help="how many processes (default: one for each core)")
     parser.add_argument(
         "--bug", choices=BUGS, metavar="NAME", help=f"put a bug back, to see it found; one of: {', '.join(BUGS)}"
@@ -222,3 +236,22 @@ def _print(cost: Cost) -> None:
     calls, sizes, took = (" ".join(f"{one:,.{digits}f}" for one in each) for each, digits in rounds)
     idle = ", ".join(f"{count:.2f} {kind}" for kind, count in sorted(cost.idle.items()))
     print(f"{cost.nodes:6} {cost.level:>9} {calls:>17} {sizes:>26} {took:>16} {cost.seconds:8.1f}  {idle}", flush=True)
+
+
+def _count_trips(asked: Sequence[int], level: str | None) -> int:
+    print(f"{'nodes':>6} {'service':>10}" + "".join(f" {way:>19}" for way in WAYS))
+    for chosen in (level,) if level else TRIPS:
+        for nodes in asked or TRIPS[chosen]:
+            print(f"{nodes:6} {chosen:>10}", end="", flush=True)
+            for way in WAYS:
+                try:
+                    print(f" {_shown(trips(nodes, chosen, way)):>19}", end="", flush=True)
+                except Violation as violation:
+                    print(f"\n{way}: {violation}")
+                    return 1
+            print()
+    return 0
+
+
+def _shown(one: Trips) -> str:
+    return f"{one.trips:.1f}, {max(0.0, one.pauses):.3f} s"

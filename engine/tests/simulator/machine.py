@@ -203,7 +203,7 @@ class Machine:
         self.places.add(place)
 
         def coroutine() -> Coroutine[tuple[State, int]]:
-            yield from watch.wait_until_connected(self.node, deadline)
+            yield from join.look_first(self.node, deadline)
             joined = yield from join.join(self.node, *place, deadline, self.outcome)
             # It had given up already, and its lease: the others may have missed it.
             self.disturbed |= self.clock() >= deadline
@@ -488,9 +488,9 @@ class SimulationContext:
         """Make the context of a plan."""
         timeline = Timeline()
         service = SimulatedService(timeline, leases_sleep=plan.leases_sleep, lag=plan.lag)
-        conditions = NetworkConditions(plan.delay, plan.lost, plan.late, plan.mute)
+        conditions = NetworkConditions(plan.delay, plan.lost, plan.late, plan.mute, watch_lag=plan.watch_lag)
         # A slow network leaves too little of a time to live for two attempts.
-        unreliable = plan.lost > 0 or plan.late > 0 or plan.delay * 100 > plan.ttl / 3
+        unreliable = plan.lost > 0 or plan.late > 0 or plan.watch_lag > 0 or plan.delay * 100 > plan.ttl / 3
         context = cls(plan, timeline, service, conditions, Trace(timeline), unreliable=unreliable)
         context.rack = lambda order: f"r{order % plan.racks}"
         return context

@@ -34,6 +34,7 @@ class NetworkConditions:
         late: The probability that a request is applied long after its sender has given up.
         mute: The probability that a register does not tell what it has done with a state.
         refused: What the service refuses to all.
+        watch_lag: Seconds by which a watch tells what has changed later than a read would, at most.
     """
 
     delay: float = 0.002
@@ -41,6 +42,7 @@ class NetworkConditions:
     late: float = 0.0
     mute: float = 0.0
     refused: Refusal = Refusal.NOTHING
+    watch_lag: float = 0.0
 
 
 class Partition(Enum):
@@ -135,7 +137,7 @@ class NetworkLink:
 
         def tell(now: Snapshot | None, error: RendezvousError | None) -> None:
             if not self.partition.deaf:
-                self.timeline.after(self._takes(), self._process.does, answer_once, now, error)
+                self.timeline.after(self._takes() + self._lags(), self._process.does, answer_once, now, error)
             elif self.rng.random() < 0.7:
                 self._stuck.append(lambda: self._process.does(answer_once, now, error))
 
@@ -160,6 +162,11 @@ class NetworkLink:
         """Seconds for one way."""
         slow = 50.0 if self.rng.random() < 0.05 else 1.0
         return self.rng.uniform(0.2, 1.8) * self._conditions.delay * slow
+
+    def _lags(self) -> float:
+        """Seconds by which a watch is late: rarely much, as where a service pauses."""
+        most = self._conditions.watch_lag
+        return most * self.rng.random() ** 4 if most else 0.0
 
     def _loses(self) -> bool:
         return self.rng.random() < self._conditions.lost

@@ -64,6 +64,7 @@ class Plan:
         cooldown: Seconds of a first quarantine.
         quarantine_after: Consecutive rounds in which a node fails first until it is quarantined.
         namesakes: Whether all nodes have one name, so that only an id tells one from another.
+        watch_lag: Seconds by which a watch may be late.
         assigning: Seconds that a plugin takes at most to assign ranks; infinite: it hangs; None: there is no plugin.
     """
 
@@ -90,6 +91,7 @@ class Plan:
     cooldown: float = 4.0
     quarantine_after: int = 3
     namesakes: bool = False
+    watch_lag: float = 0.0
     assigning: float | None = None
 
     @property
@@ -147,6 +149,7 @@ class Plan:
             rule=_draw_rule(chance(str(seed), "rule"), low, high),
             grow_delay=chance(str(seed), "grow").choice((0.0, 0.0, 0.0, 1.0, 4.0)),
             namesakes=chance(str(seed), "namesakes").random() < 0.1,
+            watch_lag=chance(str(seed), "watch").choice((0.0, 0.0, 1.0, 5.0)),
             assigning=chance(str(seed), "ranks").choice((None, None, None, None, 0.0, 2 * ASSIGNING, math.inf)),
         )
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rdzv_core import Snapshot
@@ -220,7 +221,7 @@ class SimulatedRunner:
         return fail_point
 
     def _taken_hit(self, kind: str, effect: Effect) -> Hit | None:
-        hit, calls = self.hit, (effects.Wait, effects.Call)
+        hit, calls = self.hit, (effects.Wait, effects.Call, effects.Together)
         if hit is None or not isinstance(effect, calls) or not hit.hits(kind, effect):
             return None
         hit.times -= 1
@@ -244,8 +245,10 @@ class SimulatedRunner:
                 self._later(running, 0.0)
             case effects.Wait(prefix, since, deadline):
                 self._wait(running, prefix, since, self._clock.seconds_until(deadline))
+            case effects.Together(calls):
+                self._call_all(running, calls)
             case effects.Call():
-                self._call(running, effect)
+                self._call(running, effect, self._goes_on(running))
 
     def _ranks(
         self, arrived: Sequence[NodeRecord], previous: Sequence[str], most: float
@@ -266,14 +269,49 @@ class SimulatedRunner:
 
         self._connection.wait(prefix, since, seconds, answer)
 
-    def _call(self, running: RunningCoroutine, effect: effects.Call) -> None:
+    def _goes_on(self, running: RunningCoroutine) -> Ended:
+        """What the answer to its effect leads to."""
+        turn = running.turn
+
+        def resume(result: Any, error: BaseException | None) -> None:
+            self._resume(running, turn, result, error)
+
+        return resume
+
+    def _call_all(self, running: RunningCoroutine, calls: Sequence[effects.Call]) -> None:
+        """Make calls side by side, as `Runner` does."""
+        turn, left = running.turn, list(enumerate(calls))[::-1]
+        answers: list[Any] = [None] * len(calls)
+        errors: list[BaseException] = []
+        under_way = 0
+
+        def begin() -> None:
+            nonlocal under_way
+            while left and not errors and under_way < effects.AT_ONCE:
+                number, call = left.pop()
+                under_way += 1
+                self._call(running, call, partial(end, number))
+            if not under_way:
+                self._resume(running, turn, answers, errors[0] if errors else None)
+
+        def end(number: int, result: Any, error: BaseException | None) -> None:
+            nonlocal under_way
+            under_way -= 1
+            answers[number] = result
+            if error is not None:
+                errors.append(error)
+            begin()
+
+        begin()
+
+    def _call(self, running: RunningCoroutine, effect: effects.Call, then: Ended) -> None:
         """Make a call, again and again until its deadline, as `RetryingClient` does."""
         turn, pauses = running.turn, self._node.pauses()
         refused_until = self._clock() + pauses.refused()
         try:
             planned: _Planned = effect.perform(self._client)
         except RendezvousError as error:
-            self._later(running, 0.0, error)
+            self._timeline.after(0.0, self._process.does, then, None, error)
             return
 
         def attempt() -> None:
@@ -294,7 +332,7 @@ class SimulatedRunner:
                 if pause is not None:
                     self._timeline.after(pause, self._process.does, attempt)
                     return
-            self._resume(running, turn, result, error)
+            then(result, error)
 
         attempt()
 

@@ -37,9 +37,7 @@ CROWD: Final[tuple[tuple[ModuleType, str, float], ...]] = (
     (lease_observer, "_OBSERVERS", 2),
     (records, "NAMED", 1),
     (pace, "WAKES", 2),
-    (pace, "FEW", 2),
-    (pace, "SETTLED", 0.05),
-    (pace, "SETTLED_BY", 0.2),
+    (pace, "SETTLED", 0.02),
 )
 """The thresholds from which on many nodes behave unlike a few, and how few are many in a plan with a crowd."""
 
@@ -106,7 +104,7 @@ class Simulation:
         """End everything that goes wrong."""
         context = self.context
         context.trace.log("quiet phase")
-        context.conditions.lost = context.conditions.late = 0.0
+        context.conditions.lost = context.conditions.late = context.conditions.watch_lag = 0.0
         context.conditions.delay = context.plan.delay
         context.conditions.refused = Refusal.NOTHING
         context.service.start()

@@ -173,14 +173,15 @@ BEYOND = {
     ),
     "a register": ("unreadable-key", "no-answer-is-conflict"),
     "pages, crowds, or the store of a round": (
-        *("pages-of-others", "pages-of-another-world", "shared-pages-removed", "page-unread"),
+        *("pages-of-others", "pages-of-another-world", "shared-pages-removed", "page-unread", "page-too-early"),
         *("only-candidates", "store-under-member", "lost-is-left"),
     ),
     "a plugin that assigns ranks": ("assigns-for-ever", "assigns-meanwhile"),
     "how long it takes, or when time is over": (
         *("long-last-call", "unbounded-arrivals", "wanted-at-any-time", "hasty-growth", "delayed-loss"),
-        *("join-past-its-deadline", "timeout-closes-run", "wall-clock"),
+        *("join-past-its-deadline", "timeout-closes-run", "wall-clock", "early-lease-for-ever"),
     ),
+    "a watch that is late": ("evicted-by-the-watch",),
     "more nodes, more rounds, or more faults in one run": (
         *("scattered-group", "forgotten-leftovers", "quarantine-twice", "unconditional-record", "unfenced-rejoin"),
         *("elected-when-gone", "quarantine-of-others"),

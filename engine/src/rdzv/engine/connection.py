@@ -31,6 +31,7 @@ class Connection:
 
     Attributes:
         error: Why the last call was not answered; None: it was.
+        round_trip: Seconds that the last renewal took; 0: there was none yet.
     """
 
     def __init__(self, run: str, backend: str, clock: Callable[[], float], interval: float, ttl: float) -> None:
@@ -44,6 +45,7 @@ class Connection:
             ttl: Seconds after which a silent node counts as dead.
         """
         self.error: RendezvousConnectionError | None = None
+        self.round_trip = 0.0
         self._service = f"The service of the rendezvous '{run}' on backend '{backend}'"
         self._clock = clock
         self._ttl = ttl
@@ -78,7 +80,7 @@ class Connection:
         """
         if self._grace_since is None or self.state is ConnectionState.LOST:
             self._grace_since = self._clock()
-        self._last_renewal = sent
+        self._last_renewal, self.round_trip = sent, self._clock() - sent
 
     def on_error(self, error: RendezvousConnectionError, lasted: float = 0.0) -> None:
         """Note that the service did not answer a call, or not with success.

@@ -10,7 +10,7 @@ Deadlines and moments are seconds on the node's own monotonic clock.
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from rdzv_core.backend import Lease
 
@@ -130,6 +130,20 @@ class Revoke(Call):
         return client.revoke(self.lease, self.deadline)
 
 
+AT_ONCE: Final = 8
+"""Calls of one node that are on their way at once, at most: each is a connection to the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Make calls side by side, at most `AT_ONCE` at a time; answers their answers, in the order of the calls.
+
+    What one raises is raised once all are over that have begun; then no further one begins.
+    """
+
+    calls: tuple[Call, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Sleep:
     """Go on at that moment, or as soon as the node stops."""
@@ -167,7 +181,7 @@ class SpawnLeader:
     term: int
 
 
-Effect = Call | Wait | Sleep | WaitForChange | Emit | AssignRanks | SpawnLeader
+Effect = Call | Together | Wait | Sleep | WaitForChange | Emit | AssignRanks | SpawnLeader
 
 
 def waits_on(before: Effect | None, effect: Effect | None) -> bool:

@@ -164,7 +164,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         lacks = self._node.failures.note_shortage
         outlast(partial(self._lifetime.begin, self._start_loops), deadline=deadline, tell=lacks)
         # Only after a first contact is it known which of this machine's addresses leads to the service.
-        self._runner.run(watch.wait_until_connected(self._node, deadline))
+        self._runner.run(join.look_first(self._node, deadline))
         address = announced(self._local_addr) or address_towards(self._keys, deadline, lacks)
         with self._ports.reserved(address, deadline, lacks) as port:
             return self._runner.run(join.join(self._node, address, port, deadline, outcome))

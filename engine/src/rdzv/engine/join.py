@@ -13,12 +13,23 @@ from .failures import as_ours
 from .node import Node
 from .reckoning import Reckoning
 from .records import NODES, VERSION, NodeRecord, State, nodes_in
-from .register import apply_and_emit, deregister, register, reregister
+from .register import apply_and_emit, deregister, open_lease_early, register, reregister
 from .rules import MembershipState, is_loopback
 from .watch import wait_until_connected
 from .worlds import read_world
 
 logger = node_logger(__name__)
+
+
+def look_first(node: Node, deadline: float) -> Coroutine[None]:
+    """Wait until the service has been seen once, and open the lease for the node's record meanwhile.
+
+    Raises:
+        RendezvousError: As `wait_until_connected`.
+    """
+    began = node.clock()
+    yield from open_lease_early(node, min(deadline, began + node.interval))
+    yield from wait_until_connected(node, deadline, began)
 
 
 def join(
@@ -42,8 +53,8 @@ def join(
     node.reckoning = Reckoning(outcome or node.reckoning.outcome)
     yield from wait_until_connected(node, deadline)
     while True:
-        refusals.raise_if_cannot_join(node)
         try:
+            refusals.raise_if_cannot_join(node)
             yield from _announce(node, address, port, started, deadline)
             yield from _await_world(node, started, deadline)
             # It may have ended while a call was on its way: then there is nothing to begin in that world.

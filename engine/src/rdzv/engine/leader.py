@@ -12,7 +12,7 @@ from rdzv_core.backend import STATE_KEY, Lease
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from ..hooks import Event, EventKind
-from . import records, rules
+from . import records, rules, worlds
 from .aside import node_logger
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .collector import GarbageCollector
@@ -25,12 +25,17 @@ from .records import NAMED, LeaderRecord, NodeRecord, Pages, ReadNodes, State, r
 from .register import apply_and_emit
 from .status_writer import StatusWriter
 from .supervisor import supervised
-from .worlds import is_whole, read_world, write_world
 
 logger = node_logger(__name__)
 
 COALESCE = 20e-6
 """Seconds for each node that is there, in which a leader lets news gather: 20 ms for a thousand."""
+
+COALESCE_MOST = 0.05
+"""The most seconds of that."""
+
+FRESH = 0.25
+"""Seconds for which a snapshot counts as what is there: a round that evicts no node is formed without a second look."""
 
 ASSIGNING = 5.0
 """Seconds that plugins have to assign the ranks of a new world."""
@@ -132,7 +137,7 @@ def lead(node: Node, term: int) -> Coroutine[None]:
         seen, snapshot = snapshot, None
         try:
             if seen is None:
-                seen = yield ReadAll(records.NODES, node.background_deadline())
+                seen = yield from own_term.look()
             snapshot = yield from own_term.turn(seen)
         except RendezvousConnectionError as error:
             own_term.on_silence(error)
@@ -183,7 +188,7 @@ def _publish(
     node: Node, decision: rules.Publish, versioned: VersionedValue | None, same: Pages | None
 ) -> Coroutine[None]:
     nonce = f"{node.rng.getrandbits(64):016x}"
-    state = yield from write_world(decision.state, nonce, node.background_deadline, same)
+    state = yield from worlds.write_world(decision.state, nonce, node.background_deadline, same)
     applied, now = yield Put(STATE_KEY, state.encode(), node.background_deadline(), previous=versioned)
     if applied:
         _log_choice(node, decision)
@@ -220,6 +225,7 @@ class _LeaderTerm:
         self.known: set[str] = set()
         self.quorum_since: float | None = None
         self.arrived_at = -math.inf
+        self.seen_at = -math.inf
         self.done_at = node.clock()
         self.silent_turns = 0
         self.is_refused = False
@@ -229,6 +235,12 @@ class _LeaderTerm:
         self.status = StatusWriter(node)
         self.quarantines = QuarantineLedger(node)
         self.garbage = GarbageCollector(node)
+
+    def look(self, before: DecodedSnapshot | None = None) -> Coroutine[DecodedSnapshot]:
+        """Read the nodes."""
+        snapshot: DecodedSnapshot = yield ReadAll(records.NODES, self.node.background_deadline(), before)
+        self.seen_at = self.node.clock()
+        return snapshot
 
     def turn(self, snapshot: DecodedSnapshot) -> Coroutine[DecodedSnapshot]:
         """Decide on a snapshot of the nodes, and do it; returns the next one: after a change, or when it is time."""
@@ -241,28 +253,43 @@ class _LeaderTerm:
         yield from self.quarantines.settle(state, nodes)
         decision = self.decide(state, nodes)
         if isinstance(decision, rules.Publish):
-            order = yield from _assign_ranks(node, state, decision)
-            yield from self.quarantines.judge(self.situation(state, nodes), publishes=True)
-            yield from self.quarantines.settle(state, nodes)
-            if state is not None and (decision.evicted or state.attempt < decision.state.attempt):
-                yield from _declare_pending_round(node, state, decision.state.round)
-            # The snapshot may be older than the state: read again with the token in hand.
-            snapshot = yield ReadAll(records.NODES, node.background_deadline(), snapshot)
-            again = self.decide(state, self.read(snapshot))
-            publish = again.with_ranks(order) if isinstance(again, rules.Publish) else None
-            # A member may have died between the two reads, without a pending round, or the ranks are those of another
-            # world: then once more.
-            if publish is not None and (decision.evicted or not publish.evicted):
-                is_same = state is not None and state.world == publish.state.world
-                yield from _publish(node, publish, versioned, self.pages if is_same else None)
-            return snapshot
+            return (yield from self.form(decision, snapshot, state, versioned))
         status_due_in = yield from self.status.publish(decision.status, versioned)
         yield from self.garbage.collect(self.known)
         since, self.done_at = snapshot, node.clock()
         snapshot = yield Wait(records.NODES, since, node.clock() + min(status_due_in, self.recheck_after(decision)))
         if snapshot is not since:
+            self.seen_at = node.clock()
             # Many come together: reading them costs by their number, so give them time to.
-            yield Sleep(node.clock() + COALESCE * len(nodes))
+            yield Sleep(node.clock() + min(COALESCE * len(nodes), COALESCE_MOST))
+        return snapshot
+
+    def form(
+        self, decision: rules.Publish, snapshot: DecodedSnapshot, state: State | None, versioned: VersionedValue | None
+    ) -> Coroutine[DecodedSnapshot]:
+        """Form the round that was decided on; returns the snapshot of the nodes on which the next turn goes on.
+
+        A snapshot may be older than the state, and older than what a node has written since. Where it shows a node that
+        waits, or has left, that stays true. Where it lacks a member, that may have come back: a round without it is
+        announced, and the nodes are read again, with the token of the state in hand.
+        """
+        node = self.node
+        nodes = self.read(snapshot)
+        order = yield from _assign_ranks(node, state, decision)
+        yield from self.quarantines.judge(self.situation(state, nodes), publishes=True)
+        yield from self.quarantines.settle(state, nodes)
+        before = state if state and (decision.evicted or state.attempt < decision.state.attempt) else None
+        if before is not None:
+            yield from _declare_pending_round(node, before, decision.state.round)
+        if before is not None or node.clock() > self.seen_at + FRESH:
+            snapshot = yield from self.look(snapshot)
+        again = self.decide(state, self.read(snapshot))
+        publish = again.with_ranks(order) if isinstance(again, rules.Publish) else None
+        # A member may have died between the two reads, without a pending round, or the ranks are those of another
+        # world: then once more.
+        if publish is not None and (decision.evicted or not publish.evicted):
+            is_same = state is not None and state.world == publish.state.world
+            yield from _publish(node, publish, versioned, self.pages if is_same else None)
         return snapshot
 
     def on_silence(self, error: RendezvousConnectionError) -> None:
@@ -290,8 +317,8 @@ class _LeaderTerm:
         if state is None or state.pages is None:
             return state, versioned
         # What a service has lost with its data the members write again.
-        if self.whole is None or self.pages != state.pages or not is_whole(self.whole):
-            self.whole = yield from read_world(state, self.node.background_deadline())
+        if self.whole is None or self.pages != state.pages or not worlds.is_whole(self.whole):
+            self.whole = yield from worlds.read_world(state, self.node.background_deadline())
             # Now, and not before it was read: a turn that fails is followed by another.
             self.pages = state.pages
         return replace(state, world=self.whole.world, pages=None), versioned

@@ -13,15 +13,21 @@ INTERVAL_MOST: Final = 5.0
 WAKES: Final = 500
 """Nodes that a status may wake in a second, as far as that interval allows, but for the first of a loss."""
 
-FEW: Final = 64
-"""So many nodes, at most, hear at once that others wait for a world."""
-
 SETTLED: Final = 100e-6
-"""Seconds for each node that is here, for which no other may come before the nodes that wait are news: of a thousand
-that come back together, after which they are in a world, no member has to hear."""
+"""Seconds for each node that is here, for which no other may come before the nodes that wait are news: of those that
+come back together, after which they are in a world, no member has to hear."""
 
-SETTLED_BY: Final = 1e-3
-"""Seconds for each node that is here, after which they are news although still more come; `INTERVAL` at most."""
+SETTLED_LEAST: Final = 0.02
+"""The least seconds of that: programs do not end at the same moment."""
+
+SETTLED_TRIPS: Final = 1.5
+"""The least round trips of that: what a node writes that has heard the same news is a trip later here."""
+
+SETTLED_BY: Final = 10
+"""So many times that long they are no news while still more come; `INTERVAL` at most."""
+
+INSTANT: Final = 1e-6
+"""Seconds that are none: who waited for them would look again at the same moment, as clocks are rounded."""
 
 
 def status_interval(nodes: int) -> float:
@@ -41,19 +47,21 @@ class Pace:
         self._news: RunStatus | None = None
         self._since = self._changed_at = now
 
-    def pause(self, before: RunStatus, status: RunStatus, now: float) -> float:
-        """Seconds until a status may be written; 0 or less: it may be now.
+    def pause(self, before: RunStatus, status: RunStatus, now: float, trip: float = 0.0) -> float:
+        """Seconds until a status may be written; 0: it may be now.
 
         Args:
             before: What the nodes know.
             status: What they should know.
             now: The moment.
+            trip: Seconds of a round trip to the service.
         """
         if self._news is None:
             self._since = now
         if status != self._news:
             self._news, self._changed_at = status, now
-        return self._moment(before, status, now) - now
+        left = self._moment(before, status, now, trip) - now
+        return left if left > INSTANT else 0.0
 
     def on_written(self, now: float) -> None:
         """Note that a status was written."""
@@ -64,15 +72,14 @@ class Pace:
         """Note that the nodes know what they should."""
         self._news = None
 
-    def _moment(self, before: RunStatus, status: RunStatus, now: float) -> float:
+    def _moment(self, before: RunStatus, status: RunStatus, now: float, trip: float) -> float:
         present = status.present
         if bool(status.departures) != bool(before.departures) or status.drained != before.drained:
             # It is time for the members to act.
             return now
         if (status.waiting > 0) != (before.waiting > 0):
-            if present <= FEW:
-                return now
-            return min(self._changed_at + SETTLED * present, self._since + min(SETTLED_BY * present, INTERVAL))
+            settled = max(SETTLED_LEAST, SETTLED * present, SETTLED_TRIPS * trip)
+            return min(self._changed_at + settled, self._since + min(SETTLED_BY * settled, INTERVAL))
         if status.departures != before.departures:
             # They know already that one is gone: of many that go one after the other they learn so often as all can
             # bear.

@@ -66,7 +66,7 @@ class QuarantineLedger:
             return
         key, deadline = failure_key(state.round), self._node.background_deadline()
         try:
-            versioned = yield Read(key, deadline)
+            versioned = self._shown(key) or (yield Read(key, deadline))
             failure = read_record(Failure, versioned)
             if failure is not None and failure.verdict is None and (judged := verdicts.judged(failure, situation)):
                 # What stands there then: that, or the verdict of another leader.
@@ -79,6 +79,11 @@ class QuarantineLedger:
         if failure is not None and failure.verdict is not None and not failure.counts:
             run, because = self._node.settings.run, failure.because
             logger.warning("round %d of '%s' has ended by the failure of no node: %s", state.round, run, because)
+
+    def _shown(self, key: str) -> VersionedValue | None:
+        """What the watch shows of a key: it may be old, and then the write over it tells what is there."""
+        snapshot = self._node.run.snapshot
+        return None if snapshot is None else snapshot.get(key)
 
     def _may_judge(self, situation: Situation, state: State, publishes: bool) -> bool:
         mine = self._node

@@ -4,7 +4,7 @@ A node that comes back after losing its lease raises the epoch of the state, und
 form a round without it (the fence).
 """
 
-from rdzv_core.backend import STATE_KEY
+from rdzv_core.backend import STATE_KEY, Lease
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from .aside import node_logger
@@ -42,6 +42,27 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
         node.registration.writing = False
         # Who has called it gets the error.
         node.failures.clear(REGISTER)
+
+
+def open_lease_early(node: Node, deadline: float) -> Coroutine[None]:
+    """Open the lease for a record that is not written yet, while the first look at the run is on its way.
+
+    It is not kept alive: one that ends unused costs a second one. What goes wrong, the write of the record meets, too.
+    """
+    mine = node.registration
+    if mine.lease is not None or node.run.snapshot is not None:
+        return
+    try:
+        yield from _open_lease(node, deadline)
+    except Exception as error:
+        logger.debug("opening a lease of node '%s' early: %r", node.id, error)
+
+
+def _open_lease(node: Node, until: float) -> Coroutine[Lease]:
+    mine, opened = node.registration, node.clock()
+    lease: Lease = yield OpenLease(node.ttl, until)
+    mine.lease, mine.lease_since, mine.lease_until = lease, node.clock(), opened + lease.ttl
+    return lease
 
 
 def _write_in_time(node: Node, deadline: float) -> Coroutine[None]:
@@ -119,18 +140,20 @@ def reregister(node: Node, deadline: float) -> Coroutine[None]:
 
 def _write_record(node: Node, deadline: float) -> Coroutine[None]:
     mine = node.registration
+    if mine.state is NodeState.NEW and node.clock() >= mine.lease_until:
+        # It was opened too early.
+        mine.lose_lease()
     while (record := mine.record) is not None and not node.stopped:
         until = node.background_deadline(_until(node, deadline))
         if node.clock() >= until:
             raise RendezvousConnectionError("each lease was over before the record was written")
         if mine.lease is None:
-            opened = node.clock()
-            lease = yield OpenLease(node.ttl, until)
+            lease = yield from _open_lease(node, until)
             if mine.record is None:
                 # The node has withdrawn meanwhile.
+                mine.lose_lease()
                 yield Revoke(lease, node.background_deadline(deadline))
                 return
-            mine.lease, mine.lease_since, mine.lease_until = lease, node.clock(), opened + lease.ttl
             continue
         before, sent = mine.version, node.clock()
         mine.on(Trigger.SENT)

@@ -2,14 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from rdzv_core.backend import KeyValueBackend
 from rdzv_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
-from rdzv_core.threads import start_thread
+from rdzv_core.threads import in_thread, start_thread
 
 from ..hooks import Event
 from . import aside, effects
@@ -171,9 +172,43 @@ class Runner:
             case effects.Wait(prefix, since, deadline):
                 # Silence proves no contact, so a watch does not count as one.
                 return client.wait(prefix, since, deadline)
+            case effects.Together(calls):
+                return self._call_all(calls)
             case effects.Call():
-                result = effect.perform(client)
-                if effect.is_contact:
-                    with self._changed:
-                        self._node.connection.on_contact()
-                return result
+                return self._call(effect)
+
+    def _call(self, call: effects.Call) -> Any:
+        result = call.perform(self._client)
+        if call.is_contact:
+            with self._changed:
+                self._node.connection.on_contact()
+        return result
+
+    def _call_all(self, calls: Sequence[effects.Call]) -> list[Any]:
+        """Make calls on this thread and on others; see `effects.Together`."""
+        answers: list[Any] = [None] * len(calls)
+        left = list(enumerate(calls))[::-1]
+        errors: list[BaseException] = []
+
+        @aside.speaking_aside()
+        def work() -> None:
+            while left and not errors:
+                try:
+                    number, call = left.pop()
+                except IndexError:
+                    return
+                try:
+                    answers[number] = self._call(call)
+                except BaseException as error:  # the coroutine gets it, once all are over
+                    errors.append(error)
+
+        beside: list[Future[None]] = []
+        # Where there is no room for a thread, the others do its work.
+        with suppress(RendezvousConnectionError):
+            while len(beside) < min(effects.AT_ONCE, len(calls)) - 1:
+                beside.append(in_thread(work, f"rdzv-call-{self._node.id}"))
+        work()
+        wait(beside)
+        if errors:
+            raise errors[0]
+        return answers

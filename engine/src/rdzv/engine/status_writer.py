@@ -50,7 +50,7 @@ class StatusWriter:
         if status.phase is Phase.CLOSED or (status == known and standing is Standing.STANDS):
             self._pace.on_nothing_new()
             return node.interval
-        if (due := self._pace.pause(known, status, now)) > 0:
+        if (due := self._pace.pause(known, status, now, node.connection.round_trip)) > 0:
             return due
         new = set(status.departures) - set(known.departures)
         # A member may have closed the run before it left, and the watch be late.

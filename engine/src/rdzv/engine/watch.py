@@ -53,14 +53,19 @@ def _apply(node: Node, snapshot: DecodedSnapshot) -> Coroutine[None]:
         yield Emit(tuple(events))
 
 
-def wait_until_connected(node: Node, deadline: float) -> Coroutine[None]:
+def wait_until_connected(node: Node, deadline: float, since: float | None = None) -> Coroutine[None]:
     """Wait until the service has been seen once.
+
+    Args:
+        node: The node.
+        deadline: Until when.
+        since: Since when the caller waits; None: it begins now.
 
     Raises:
         RendezvousConnectionError: It was not seen until the deadline.
         RendezvousError: What the service holds cannot be used.
     """
-    started = node.clock()
+    started = node.clock() if since is None else since
     while node.run.snapshot is None:
         node.failures.raise_lasting()
         if node.stopped:

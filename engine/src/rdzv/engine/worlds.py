@@ -10,7 +10,7 @@ from rdzv_core.errors import RendezvousStateError
 
 from .client import DecodedSnapshot, VersionedValue
 from .codec import decode
-from .effects import Coroutine, Put, Read, ReadAll
+from .effects import Coroutine, Put, Read, ReadAll, Together
 from .records import Page, Pages, State, world_folder
 
 PAGE: Final = 64
@@ -59,8 +59,8 @@ def write_world(state: State, nonce: str, deadline: Callable[[], float], same: P
     ranks: dict[str, dict[str, int]] = {f"{folder}/{number}": {} for number in range(pages.count)}
     for rank, node_id in enumerate(state.world):
         ranks[page_key(pages, node_id)][node_id] = rank
-    for key, page in ranks.items():
-        yield Put(key, Page(page).encode(), deadline(), previous=None)
+    puts = [Put(key, Page(page).encode(), deadline(), previous=None) for key, page in ranks.items()]
+    yield Together(tuple(puts))
     return replace(state, world=(), pages=pages)
 
 

@@ -1,0 +1,42 @@
+"""How many round trips lie between the last call and the moment at which all nodes are in their world."""
+
+import pytest
+
+from .trips import WAYS, trips
+
+BOUNDS = {
+    ("leases", 4): {
+        "last": 3.0,
+        "last, known": 3.0,
+        "at once": 5.0,
+        "back": 2.5,
+        "back after failures": 3.5,
+        "spare": 4.5,
+    },
+    ("heartbeats", 4): {
+        "last": 4.0,
+        "last, known": 2.0,
+        "at once": 6.0,
+        "back": 2.5,
+        "back after failures": 3.5,
+        "spare": 10.5,
+    },
+    # The pages are one trip more, and that a node reads its own is another.
+    ("leases", 65): {
+        "last": 5.0,
+        "last, known": 5.0,
+        "at once": 7.0,
+        "back": 3.5,
+        "back after failures": 4.5,
+        "spare": 6.5,
+    },
+}
+"""Round trips by the service, the nodes and the way. More of them are a step back; fewer of them belong here."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("level", "nodes"), BOUNDS)
+def test_nodes_come_together_in_so_many_trips(level: str, nodes: int, way: str) -> None:
+    counted = trips(nodes, level, way)
+    assert counted.trips == pytest.approx(BOUNDS[level, nodes][way], abs=0.1)
+    assert counted.pauses < 0.05

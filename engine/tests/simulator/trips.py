@@ -1,0 +1,168 @@
+"""How many round trips lie between the last call and the moment at which all nodes are in their world: R and W."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from unittest.mock import patch
+
+from rdzv.engine.records import State
+
+from . import machine as machines
+from .gather import no_garbage_collection, parsing_once
+from .invariants import Violation
+from .machine import Machine
+from .network import NetworkLink
+from .plan import Plan
+from .simulation import Simulation
+
+__all__ = ["WAYS", "Trips", "trips"]
+
+_SHORT: Final = 0.1
+_LONG: Final = 0.2
+"""Seconds of a round trip in the two runs of which one figure is made."""
+
+_STEP: Final = 0.01
+_PATIENCE: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Trips:
+    """How long one way of coming together takes.
+
+    Attributes:
+        nodes: How many nodes.
+        level: What the service has.
+        way: One of `WAYS`.
+        trips: Round trips, one after the other, from the last call until all are in: R.
+        pauses: Seconds of deliberate sleep on that way, which a shorter round trip does not shorten: W.
+    """
+
+    nodes: int
+    level: str
+    way: str
+    trips: float
+    pauses: float
+
+
+def trips(nodes: int, level: str, way: str) -> Trips:
+    """Let nodes come together in that way over a network in which each message takes the same time.
+
+    Raises:
+        Violation: They are not all in within `_PATIENCE` seconds.
+    """
+    short, long = (_seconds(nodes, level, way, seconds) for seconds in (_SHORT, _LONG))
+    count = (long - short) / (_LONG - _SHORT)
+    return Trips(nodes, level, way, count, short - count * _SHORT)
+
+
+def _seconds(nodes: int, level: str, way: str, trip: float) -> float:
+    """Seconds from the last call until all nodes are in, where each round trip takes so many seconds."""
+    plan = Plan("trips", nodes, nodes, ttl=30.0, last_call=1.0, level=level, delay=trip / 2)
+    simulation = Simulation(plan)
+    # What programs do costs extra.
+    simulation.context.stores = False
+    try:
+        with (
+            parsing_once(),
+            no_garbage_collection(),
+            patch.object(NetworkLink, "_takes", lambda link: trip / 2),
+            # A program looks at once: what it does in between is no business of the rendezvous.
+            patch.object(machines, "_LOOK", 0.0),
+        ):
+            return WAYS[way](simulation, nodes)
+    finally:
+        simulation.context.fibers.close()
+
+
+def _last(simulation: Simulation, nodes: int) -> float:
+    for _ in range(nodes - 1):
+        simulation.come()
+    _pass(simulation, 10.0)
+    return _until_all_are_in(simulation, 1, simulation.come)
+
+
+def _last_known(simulation: Simulation, nodes: int) -> float:
+    for _ in range(nodes - 1):
+        simulation.come()
+    _pass(simulation, 10.0)
+    late: Callable[[Machine], None] = lambda machine: None  # noqa: E731 - it stands for a method
+    with patch.object(Machine, "join", late):
+        simulation.come()
+    _pass(simulation, 5.0)
+    return _until_all_are_in(simulation, 1, simulation.context.machines[-1].join)
+
+
+def _at_once(simulation: Simulation, nodes: int) -> float:
+    def come() -> None:
+        for _ in range(nodes):
+            simulation.come()
+
+    return _until_all_are_in(simulation, 1, come)
+
+
+def _back(simulation: Simulation, nodes: int) -> float:
+    _at_once(simulation, nodes)
+    _pass(simulation, 10.0)
+
+    def join() -> None:
+        for machine in simulation.context.machines:
+            machine.join()
+
+    return _until_all_are_in(simulation, 2, join)
+
+
+def _back_after_failures(simulation: Simulation, nodes: int) -> float:
+    _at_once(simulation, nodes)
+    _pass(simulation, 10.0)
+
+    def fail() -> None:
+        for machine in simulation.context.machines:
+            machine.fail()
+
+    return _until_all_are_in(simulation, 2, fail)
+
+
+def _spare(simulation: Simulation, nodes: int) -> float:
+    """A member leaves, and a spare that waits takes its place."""
+    _at_once(simulation, nodes)
+    simulation.come()
+    _pass(simulation, 10.0)
+    leaves = simulation.invariants.state.world[-1]  # type: ignore[union-attr]
+    machine = next(one for one in simulation.context.machines if one.name == leaves)
+    return _until_all_are_in(simulation, 2, lambda: machine.leave("its machine ends"))
+
+
+WAYS: Final[dict[str, Callable[[Simulation, int], float]]] = {
+    "last": _last,
+    "last, known": _last_known,
+    "at once": _at_once,
+    "back": _back,
+    "back after failures": _back_after_failures,
+    "spare": _spare,
+}
+"""In which ways nodes come together: the last one comes whose process is new to the service, or which knows what is
+there; all come at once; all come back; a spare takes the place of a member that leaves."""
+
+
+def _until_all_are_in(simulation: Simulation, number: int, begin: Callable[[], None]) -> float:
+    """Begin, and let time go on until all nodes are in that round; returns the seconds until the last one is."""
+    timeline, context, returned = simulation.context.timeline, simulation.context, simulation.invariants.returned
+    began = last = timeline.now
+
+    def note(machine: Machine, state: State, rank: int) -> None:
+        nonlocal last
+        last = timeline.now
+        returned(machine, state, rank)
+
+    with patch.object(simulation.invariants, "returned", note):
+        begin()
+        while not all(machine.working and machine.round == number for machine in context.living()):
+            if timeline.now > began + _PATIENCE:
+                raise Violation(4, f"not all nodes are in round {number} after {_PATIENCE:g} s")
+            timeline.run(timeline.now + _STEP)
+    return last - began
+
+
+def _pass(simulation: Simulation, seconds: float) -> None:
+    timeline = simulation.context.timeline
+    timeline.run(timeline.now + seconds)
