@@ -21,7 +21,7 @@ OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"c10d": {"is_host": "false"}}
 
 PLACE: Final = """
 import os
-print("here:", os.environ["MASTER_ADDR"], flush=True)
+os.write(1, f"here: {os.environ['MASTER_ADDR']}\\n".encode())  # at once: the agent writes to the same pipe
 """
 
 

@@ -117,6 +117,7 @@ class Patience:
             or context.purged
             or conditions.lost > 0
             or conditions.late > 0
+            or conditions.watch_lag > 0
             # Some messages take so long that leases end, or elections fail.
             or conditions.delay * 100 > context.plan.ttl / 3
             or any(_is_disturbed(one) for one in context.living())

@@ -161,13 +161,23 @@ def command_lines_of_children(pid: int) -> str:
         (["--nodes", "10", "--bug", "no-exclusivity"], "--bug is not for --nodes"),
         (["--nodes", "10", "--jobs", "1"], "--jobs is for many seeds only"),
         (["--seed", "7", "--jobs", "1"], "--jobs is for many seeds only"),
-        (["--seed", "7", "--level", "leases"], "--level is for --nodes only"),
+        (["--seed", "7", "--level", "leases"], "--level is for --nodes and --trips only"),
+        (["--trips", "2", "--level", "register"], "--level register is not for --trips"),
+        (["--trips", "2", "--jobs", "1"], "--jobs is for many seeds only"),
     ],
 )
 def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert says in capsys.readouterr().err
+
+
+def test_round_trips_are_printed() -> None:
+    done = simulate("--trips", "2", "--level", "leases")
+    assert done.returncode == 0, done.stdout + done.stderr
+    head, row = done.stdout.splitlines()
+    assert head.split()[:3] == ["nodes", "service", "last"]
+    assert row.split()[:5] == ["2", "leases", "3.0,", "0.000", "s"]
 
 
 def test_gathering_prints_what_it_costs() -> None:

@@ -17,9 +17,9 @@ from .simulation import Simulation
 
 __all__ = ["WAYS", "Trips", "trips"]
 
-_SHORT: Final = 0.1
-_LONG: Final = 0.2
-"""Seconds of a round trip in the two runs of which one figure is made."""
+_TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.012)}
+"""Seconds of a round trip in the two runs of which one figure is made: so long that no pause of the leader hides one, and
+where leases are heartbeats so short that no look at them, which is at a moment of its own, falls into the way."""
 
 _STEP: Final = 0.01
 _PATIENCE: Final = 60.0
@@ -50,9 +50,10 @@ def trips(nodes: int, level: str, way: str) -> Trips:
     Raises:
         Violation: They are not all in within `_PATIENCE` seconds.
     """
-    short, long = (_seconds(nodes, level, way, seconds) for seconds in (_SHORT, _LONG))
-    count = (long - short) / (_LONG - _SHORT)
-    return Trips(nodes, level, way, count, short - count * _SHORT)
+    less, more = _TRIPS[level]
+    short, long = (_seconds(nodes, level, way, seconds) for seconds in (less, more))
+    count = (long - short) / (more - less)
+    return Trips(nodes, level, way, count, short - count * less)
 
 
 def _seconds(nodes: int, level: str, way: str, trip: float) -> float:
