@@ -48,6 +48,14 @@ def test_a_connection_goes_through_its_states(connection: Connection, clock: Clo
     assert seen == [ConnectionState.CONNECTED, suspended, suspended, ConnectionState.LOST, ConnectionState.CONNECTED]
 
 
+def test_a_round_trip_is_what_the_last_renewal_took(connection: Connection, clock: Clock) -> None:
+    assert connection.round_trip == 0.0
+    for seconds in (0.5, 0.25):
+        sent, clock.now = clock.now, clock.now + seconds
+        connection.on_renewal(sent)
+        assert connection.round_trip == seconds
+
+
 def test_a_silence_without_an_error_is_one_too(connection: Connection, clock: Clock) -> None:
     connection.on_renewal(clock.now)
     clock.now += 10.5

@@ -187,6 +187,13 @@ class TestFirstLook:
         harness.show(node)
         assert looking.send(None) is None
 
+    def test_the_time_of_the_lease_counts_for_a_service_that_is_not_reached(self, harness: Harness, node: Node) -> None:
+        looking = self.look(harness, node)
+        harness.now += 2.0
+        looking.throw(AWAY)
+        with pytest.raises(RendezvousConnectionError, match=r"could not be reached within 30\.0 s"):
+            looking.go()
+
     def test_the_record_is_written_on_it(self, harness: Harness, node: Node) -> None:
         looking = self.look(harness, node)
         looking.go()
@@ -535,6 +542,15 @@ class TestRegister:
         assert record_of(harness, node) == node.registration.record
         assert node.registration.state is NodeState.REGISTERED
         assert not node.registration.writing
+
+    def test_one_that_was_registered_counts_on_its_lease_until_the_service_says_that_it_is_over(
+        self, harness: Harness
+    ) -> None:
+        node = harness.registered()
+        harness.now = node.registration.lease_until
+        put = self.register(harness, node).effect
+        assert isinstance(put, Put)
+        assert put.lease is node.registration.lease
 
     def test_its_calls_end_with_the_callers_time(self, harness: Harness, node: Node) -> None:
         coroutine = self.register(harness, node, 1.0)

@@ -486,12 +486,13 @@ class TestGathering:
         assert [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, ReadAll)] == [records.NODES]
         assert not any(isinstance(effect, Put) and "pending" in effect.key for effect in lead.coroutine.taken)
 
-    def test_what_was_seen_a_while_ago_is_read_again(self, harness: Harness) -> None:
+    @pytest.mark.parametrize(("more", "looks"), [(0.0, False), (0.01, True)])
+    def test_what_was_seen_a_while_ago_is_read_again(self, harness: Harness, more: float, looks: bool) -> None:
         write(harness, "bcd")
         lead = Leader(harness)
         lead.coroutine.to(AssignRanks)
-        harness.now += leader.FRESH + 0.01
-        assert isinstance(lead.coroutine.send(None), ReadAll)
+        harness.now += leader.FRESH + more
+        assert isinstance(lead.coroutine.send(None), ReadAll) == looks
 
     def test_plugins_assign_ranks_before_the_nodes_are_read_for_the_last_time(self, harness: Harness) -> None:
         write(harness, "bcd", last_round=1)
@@ -608,6 +609,11 @@ class TestReforming:
         (line,) = caplog.messages
         assert "round 2 of 'run' is formed without node 'c', rank 2 of the round before: its lease ran out" in line
 
+    def test_a_round_without_a_member_is_announced_and_then_the_nodes_are_read_again(self, harness: Harness) -> None:
+        taken = self.about_to_evict(harness).coroutine.taken
+        announced = next(n for n, one in enumerate(taken) if isinstance(one, Put) and "pending" in one.key)
+        assert [type(effect) for effect in taken[announced:]] == [Put, ReadAll]
+
     def test_of_many_that_are_evicted_the_log_names_some(
         self, harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -664,8 +670,10 @@ class TestReforming:
         assert isinstance(told, Emit)
         assert lead.node.run.state == running("c", "d")
         # It decides at once what that makes of the nodes.
-        assert lead.coroutine.to_write(records.STATUS_KEY).deadline < harness.now + TTL + 1.0
+        assert isinstance(lead.coroutine.go(), Wait)
+        lead.coroutine.to_write(records.STATUS_KEY)
         lead.coroutine.to(Wait)
+        assert not any(isinstance(effect, (Read, WaitForChange)) for effect in lead.coroutine.taken)
         assert harness.writes(STATE_KEY) == 1
 
     def test_over_a_state_that_is_gone_nothing_is_published_until_the_keep_alive_loop_has_found_out_why(
@@ -998,6 +1006,22 @@ class TestNotices:
         self.fail(lead, 8)
         lead.until(INTERVAL)
         assert self.quarantine_of(harness) == first
+
+    @pytest.mark.parametrize("before", [False, True])
+    def test_what_the_watch_does_not_show_yet_is_not_written_again(
+        self, harness: Harness, lead: Leader, before: bool
+    ) -> None:
+        if before:
+            harness.put(quarantine_key("b"), Quarantine(1, 3, 60.0, "it failed", over=True).encode())
+        self.fail(lead, 5, 6, 7)
+        lead.coroutine.to_write(quarantine_key("b"))
+        for name in "xyz":
+            lead.coroutine.to(Wait)
+            write(harness, [name])
+            lead.coroutine.go()
+        lead.coroutine.to(Wait)
+        puts = [one for one in lead.coroutine.taken if isinstance(one, Put) and one.key == quarantine_key("b")]
+        assert len(puts) == 1
 
     @pytest.mark.parametrize(("shown", "reads", "world"), [((5, 6), True, ("a", "c")), ((6,), False, ("a", "b", "c"))])
     def test_the_last_failure_counts_although_the_watch_has_not_shown_it(
