@@ -18,8 +18,8 @@ from .simulation import Simulation
 __all__ = ["WAYS", "Trips", "trips"]
 
 _TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.012)}
-"""Seconds of a round trip in the two runs of which one figure is made: so long that no pause of the leader hides one, and
-where leases are heartbeats so short that no look at them, which is at a moment of its own, falls into the way."""
+"""Seconds of a round trip in the two runs of which one figure is made: so long that no pause of the leader hides one,
+and where leases are heartbeats so short that no look at them, which is at a moment of its own, falls into the way."""
 
 _STEP: Final = 0.01
 _PATIENCE: Final = 60.0
