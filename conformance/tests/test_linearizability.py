@@ -210,9 +210,9 @@ def test_leaving_something_out_makes_nothing_wrong(seed: int) -> None:
 
 def test_a_history_of_thousands_is_checked_in_seconds() -> None:
     history = _true_history(random.Random(1), processes=8, count=4000)
-    began = time.monotonic()
+    began = time.process_time()
     assert_linearizable(history)
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 def _is_linearizable_by_force(history: Sequence[Operation]) -> bool:

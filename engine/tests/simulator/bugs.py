@@ -525,7 +525,7 @@ try:
     ),
     "dead-before-its-first-heartbeat": _bug(
         "A lease that had no heartbeat yet counts as ended.",
-        {4},
+        {2, 4},
         HeartbeatLeases._check_expiry,
         {"if heartbeat.value != _EXPIRED": "if heartbeat.value not in (_EXPIRED, b'')"},
         "kill",
@@ -577,7 +577,9 @@ try:
         "fail_many",
         "come",
         patience=(600.0,),
-        lost=0.2,
+        lost=0.4,
+        min_nodes=1,
+        max_nodes=2,
     ),
     "foreign-removal": _bug(
         "A node that waits takes the purge of an earlier attempt for the removal of its own.",

@@ -17,7 +17,7 @@ RARE: Final = {
     "elected-when-gone": 420,
     "forgotten-election": 109,
     "garbage-of-the-next-attempt": 593,
-    "hasty-removal": 53,
+    "hasty-removal": 18,
     "keep-ends": 38,
     "late-closing": 79,
     "leader-without-grace-period": 95,
@@ -78,8 +78,8 @@ def test_failing_run_is_reported_as_a_short_trace() -> None:
     with put_back("no-exclusivity"):
         small = shrink(found)
     assert small.violation.number == found.violation.number
-    # The second one comes when the first is at work: less does not violate anything.
-    assert [event.fault for event in small.plan.events] == ["come", "come"]
+    # Others come when the first is at work: less does not violate anything.
+    assert {event.fault for event in small.plan.events} == {"come"}
     told = tell(found, small, "no-exclusivity").splitlines()
     assert len(told) < 20, told
     assert re.fullmatch(r"invariant 2: n\d is in round 1 while round 2 exists: .*", told[0])
