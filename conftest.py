@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = ["tools.unstable"]
+pytest_plugins = ["tools.smoke", "tools.unstable"]
 
 JOBS = re.compile(
     "(AWS_BATCH|AZ|AZUREML|FLUX|JOBSET|JSM|LOCAL|LSB|LWS|OMPI|PALS|PBS|PET|PMI|PMIX|PRTE|SKYPILOT|SLURM|SLURMD|SM"

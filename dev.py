@@ -4,6 +4,7 @@
 python3 dev.py demo         four agents: one is killed, one joins, all finish (`demo --backend etcd-v3`, `demo --help`)
 python3 dev.py test         every package's tests, with one summary (what follows goes to pytest)
 python3 dev.py soak         the tests that need time: outages, chaos, a minute of simulated runs
+python3 dev.py smoke        the first case of each of these, as CI does
 python3 dev.py tox          the same per Python and package, each with its declared dependencies only
 python3 dev.py <session>    any session of noxfile.py: lint, types, docs, wheels, services, ...
 python3 dev.py              set up only, and list the sessions
@@ -25,11 +26,13 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
-NEED_SERVICES = {"test", "soak", "tox", "wheels", "services", "chaos", "bench", "scale", "capabilities"}
+NEED_SERVICES = {"test", "soak", "smoke", "tox", "wheels", "services", "chaos", "bench", "scale", "capabilities"}
 
 # Most tests wait for something, so more processes than a small machine has cores; each starts servers of its own.
 # Tests of one file stay together, with their servers, until a process has none left and takes from others.
 PYTEST = ["pytest", "--numprocesses", "6", "--dist", "worksteal"]
+# Some search for minutes, and longer beside the others: they do not hang.
+SOAK = [*PYTEST, "-o", "faulthandler_timeout=900"]
 
 
 def main(arguments: list[str]) -> None:
@@ -55,8 +58,8 @@ def task(arguments: list[str]) -> list[str]:
     modules = {
         "demo": ["examples.demo"],
         "test": [*PYTEST, "-m", "not soak"],
-        # Some search for minutes, and longer beside the others: they do not hang.
-        "soak": [*PYTEST, "-m", "soak", "-o", "faulthandler_timeout=900"],
+        "soak": [*SOAK, "-m", "soak"],
+        "smoke": [*SOAK, "--smoke"],
         "tox": ["tox"],
     }
     return [*modules.get(name, ["nox", "--session", name, "--"]), *rest]

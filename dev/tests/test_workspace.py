@@ -83,7 +83,7 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
     commands = [line.partition("#")[0].strip() for line in quick_start if line.startswith("python3 dev.py")]
     assert len(commands) == 2
     script = (ROOT / ".ci" / "run").read_text()
-    assert {*commands, "python3 dev.py soak"} <= {part.strip(" '()") for part in re.split(r"\n| && ", script)}
+    assert {*commands, "python3 dev.py smoke"} <= {part.strip(" '()") for part in re.split(r"\n| && ", script)}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
