@@ -57,6 +57,8 @@ SEEDS: Final = range(60)
 """What the simulator tries with a mutant that the tests let live."""
 PATIENCE: Final = 30
 """Seconds of processor time after which a mutant that hangs counts as noticed; of the clock's, three times as many."""
+UNCHANGED: Final = 8 * PATIENCE
+"""The same for all tests of a group while nothing is changed, and each call is noted."""
 EXPLAINED: Final = ROOT / "dev" / "tools" / "survivors.toml"
 RECORD: Final = ROOT / "dev" / "tools" / "mutated.toml"
 
@@ -413,7 +415,7 @@ class _Trials:
                 json.dump(_functions_called(items, self._modules), pipe)
             return Noticed.BY_NOTHING
 
-        pid = _fork(try_out)
+        pid = _fork(try_out, patience=UNCHANGED)
         os.close(writing)
         with open(reading) as pipe:
             said = pipe.read()
@@ -438,13 +440,13 @@ def _in_order(mutant: Mutant, items: Sequence[pytest.Item], called: Sequence[set
     return [items[place] for place in order]
 
 
-def _fork(try_out: Callable[..., Noticed], *arguments: Any) -> int:
+def _fork(try_out: Callable[..., Noticed], *arguments: Any, patience: int = PATIENCE) -> int:
     pid = os.fork()
     if pid == 0:
         noticed = Noticed.BY_TESTS
         try:
-            signal.setitimer(signal.ITIMER_PROF, PATIENCE)
-            signal.alarm(3 * PATIENCE)
+            signal.setitimer(signal.ITIMER_PROF, patience)
+            signal.alarm(3 * patience)
             nowhere = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(nowhere, stream)
