@@ -217,7 +217,8 @@ def _exhaust(names: Sequence[str], jobs: int | None, bug: str | None) -> int:
 
 
 def _gather(asked: Sequence[int], level: str | None) -> int:
-    print(f"{'nodes':>6} {'service':>9} {'calls/node':>17} {'bytes/node':>26} {'virtual s':>16} {'real s':>8}  idle")
+    columns = f"{'calls/node':>17} {'bytes/node':>26} {'virtual s':>16} {'turns':>9} {'real s':>8}"
+    print(f"{'nodes':>6} {'service':>9} {columns}  idle")
     for chosen in (level,) if level else LEVELS:
         most, reason = ENDS[chosen]
         for nodes in asked or [size for size in SIZES if size <= most]:
@@ -234,8 +235,10 @@ def _gather(asked: Sequence[int], level: str | None) -> int:
 def _print(cost: Cost) -> None:
     rounds = (cost.calls, 2), (cost.bytes, 0), (cost.took, 2)
     calls, sizes, took = (" ".join(f"{one:,.{digits}f}" for one in each) for each, digits in rounds)
+    turns = " ".join(map(str, cost.turns))
     idle = ", ".join(f"{count:.2f} {kind}" for kind, count in sorted(cost.idle.items()))
-    print(f"{cost.nodes:6} {cost.level:>9} {calls:>17} {sizes:>26} {took:>16} {cost.seconds:8.1f}  {idle}", flush=True)
+    costs = f"{calls:>17} {sizes:>26} {took:>16} {turns:>9} {cost.seconds:8.1f}"
+    print(f"{cost.nodes:6} {cost.level:>9} {costs}  {idle}", flush=True)
 
 
 def _count_trips(asked: Sequence[int], level: str | None) -> int:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from rdzv.engine import client
+from rdzv.engine import client, leader
+from rdzv.engine.client import DecodedSnapshot
+from rdzv.engine.effects import Coroutine
 from rdzv.engine.worlds import PAGE
 
 from .invariants import Violation
@@ -55,6 +57,7 @@ class Cost:
         bytes: Bytes of keys and values, in and out, per node, for the same rounds.
         took: Seconds from the arrival of the last node to its return, from the first failure to the last return, and
             from the first node that learns of the deaths to the last return.
+        turns: How often the leader has looked at the nodes and decided, for the same rounds.
         idle: Calls per node and interval while nothing happens, by kind.
         seconds: How long the simulation of it all took, in real time.
     """
@@ -64,6 +67,7 @@ class Cost:
     calls: tuple[float, float, float]
     bytes: tuple[float, float, float]
     took: tuple[float, float, float]
+    turns: tuple[int, int, int]
     idle: dict[str, float]
     seconds: float
 
@@ -85,18 +89,18 @@ def gather(nodes: int, level: str = "leases") -> Cost:
     for _ in range(nodes):
         simulation.context.timeline.at(arrivals.uniform(0.0, _ARRIVING), simulation.come)
     try:
-        with parsing_once(), no_garbage_collection():
-            first = _Meter(simulation)
+        with parsing_once(), no_garbage_collection(), _counting_turns() as turns:
+            first = _Meter(simulation, turns)
             simulation.fault_phase()
             first.read_when_all_are_in(1)
-            second = _Meter(simulation)
+            second = _Meter(simulation, turns)
             for machine in simulation.context.machines:
                 machine.fail()
             second.read_when_all_are_in(2)
             idle = _idle(simulation)
             for machine in arrivals.sample(simulation.context.machines, die):
                 machine.kill()
-            third = _meter_from_the_news_on(simulation)
+            third = _meter_from_the_news_on(simulation, turns)
             third.read_when_all_are_in(3)
     finally:
         simulation.context.fibers.close()
@@ -106,6 +110,7 @@ def gather(nodes: int, level: str = "leases") -> Cost:
         (first.calls / nodes, second.calls / nodes, third.calls / nodes),
         (first.bytes / nodes, second.bytes / nodes, third.bytes / nodes),
         (first.seconds - _ARRIVING, second.seconds, third.seconds),
+        (first.turns, second.turns, third.turns),
         idle,
         time.monotonic() - began,
     )
@@ -117,11 +122,12 @@ def gather(nodes: int, level: str = "leases") -> Cost:
 class _Meter:
     """Counts what the service has to do."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, turns: Iterator[int]) -> None:
         self._simulation = simulation
+        self._turns = turns
         self._began = simulation.context.timeline.now
-        self._before = (self._count(), simulation.context.service.bytes)
-        self.calls = self.bytes = 0
+        self._before = (self._count(), simulation.context.service.bytes, next(turns))
+        self.calls = self.bytes = self.turns = 0
         self.seconds = 0.0
 
     def read_when_all_are_in(self, number: int) -> None:
@@ -135,6 +141,7 @@ class _Meter:
         self.seconds = context.timeline.now - self._began
         self.calls = self._count() - self._before[0]
         self.bytes = context.service.bytes - self._before[1]
+        self.turns = next(self._turns) - self._before[2]
 
     def _count(self) -> int:
         """Every call but those that keep a lease alive, which a node makes whether it gathers or idles."""
@@ -142,12 +149,12 @@ class _Meter:
         return sum(calls.values()) - calls["keep_alive"]
 
 
-def _meter_from_the_news_on(simulation: Simulation) -> _Meter:
+def _meter_from_the_news_on(simulation: Simulation, turns: Iterator[int]) -> _Meter:
     """Let time go on until a node learns that others have died: what it costs to be alive until then is not counted."""
     timeline, joins = simulation.context.timeline, simulation.context.joins
     while simulation.context.joins == joins:
         timeline.run(timeline.now + 0.01)
-    return _Meter(simulation)
+    return _Meter(simulation, turns)
 
 
 def _idle(simulation: Simulation) -> dict[str, float]:
@@ -169,6 +176,23 @@ def _check(cost: Cost) -> None:
     keep_alives = cost.idle.get("keep_alive", 0.0)
     if keep_alives > 1.05 or cost.idle.get("put", 0.0) > 0:
         raise Violation(11, f"while nothing happens, {cost.nodes} nodes make {cost.idle} calls each per interval")
+
+
+@contextmanager
+def _counting_turns() -> Iterator[Iterator[int]]:
+    """Count the turns of whichever node leads; the iterator gives how many they are so far."""
+    term, original, count = leader._LeaderTerm, leader._LeaderTerm.turn, 0
+
+    def turn(self: leader._LeaderTerm, snapshot: DecodedSnapshot) -> Coroutine[DecodedSnapshot]:
+        nonlocal count
+        count += 1
+        return original(self, snapshot)
+
+    term.turn = turn  # type: ignore[method-assign]
+    try:
+        yield iter(lambda: count, None)
+    finally:
+        term.turn = original  # type: ignore[method-assign]
 
 
 @contextmanager
