@@ -231,7 +231,7 @@ STATES = {
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", sorted(SEARCHES, key=STATES.__getitem__))  # CI runs the first
+@pytest.mark.parametrize("name", sorted(SEARCHES, key=lambda name: STATES[name]))  # CI runs the first
 def test_search_is_complete_and_finds_nothing(name: str) -> None:
     ((_, explored),) = exhaust([name])
     print(f"{name}: {explored.bounds}\n    {explored}")
