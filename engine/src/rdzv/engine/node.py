@@ -49,6 +49,7 @@ class Node:
         countdown: Until when drains and its own quarantine last, and since when it waits alone.
         reckoning: How its last round has ended, and what that costs it.
         expected: The names of the machines that are expected to take part; none: they are not known.
+        creates_at_once: How many keys the service makes in one step.
     """
 
     settings: RendezvousSettings
@@ -68,6 +69,7 @@ class Node:
     countdown: Countdown = field(init=False)
     reckoning: Reckoning = field(default_factory=Reckoning)
     expected: tuple[str, ...] = ()
+    creates_at_once: int = 1
 
     def __post_init__(self) -> None:
         """Give the node its id, and what follows from its settings."""
