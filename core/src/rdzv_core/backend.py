@@ -394,8 +394,8 @@ class KeyValueBackend(RendezvousBackend):
         Optional: without it, rdzv puts the pages of a large world one by one.
 
         Args:
-            values: Key to value: up to `creates_at_once` of them, with up to 1024 bytes each and `MAX_PAYLOAD` more in
-                all. None: there is nothing to do, and that is done.
+            values: Key to value: one or more, up to `creates_at_once`, with up to 1024 bytes each and `MAX_PAYLOAD` more
+                in all. The keys stand beside each other, as ``a/1`` and ``a/2`` do, and none has others under it.
             timeout: Seconds.
 
         Raises:
