@@ -750,7 +750,7 @@ FAULTS = {
         Fault(MakesTheOthers, "test_where_one_key_is_there_none_is_made", "some of the keys were made"),
         Fault(MakesUntilOneIsThere, "test_where_one_key_is_there_none_is_made", "some of the keys were made"),
         Fault(LooksThenMakes, "test_of_two_that_make_the_same_key_one_wins", "two have made one key"),
-        Fault(DeniesWhatItMade, "test_creation_of_many_without_an_answer_is_unknown", "was lost answered <PutOutcome.CONF"),
+        Fault(DeniesWhatItMade, "test_creation_of_many_without_an_answer_is_unknown", "answered <PutOutcome.CONFLICT"),
         Fault(MissedChange, "test_changes_before_the_wait_are_not_slept_through", "a change was missed"),
         Fault(RestlessWait, "test_wait_without_a_change_ends_in_time", "times within a second without a change"),
         Fault(ForgetsTheDeleted, "test_wait_wakes_for_every_kind_of_change", "a change was missed"),

@@ -390,13 +390,11 @@ class KeyValueBackend(RendezvousBackend):
         raise RendezvousUnsupportedError(f"The backend '{self.name}' deletes '{key}' without a condition only.")
 
     def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
-        """Make keys of which none exists, all or none of them, in one atomic step. Answers and errors are those of `put`.
+        """Make keys of which none exists, all or none, in one atomic step. Answers and errors are those of `put`.
         Optional: without it, rdzv puts the pages of a large world one by one.
 
-        Args:
-            values: Key to value: one or more, up to `creates_at_once`, with up to 1024 bytes each and `MAX_PAYLOAD` more
-                in all. The keys stand beside each other, as ``a/1`` and ``a/2`` do, and none has others under it.
-            timeout: Seconds.
+        There are one or more, up to `creates_at_once`, with up to 1024 bytes each and `MAX_PAYLOAD` more in all. They
+        stand beside each other, as ``a/1`` and ``a/2`` do, and have no keys under them.
 
         Raises:
             RendezvousUnsupportedError: The service makes one key at a time, so this was not overridden.

@@ -91,7 +91,9 @@ class SimulatedService(KeyValueBackend):
         (Capability.MULTI_ENDPOINT, Capability.TLS, Capability.AUTH), "it is simulated"
     )
 
-    def __init__(self, timeline: Timeline, *, leases_sleep: bool = True, lag: float = 0.0, creates_at_once: int = CREATES) -> None:
+    def __init__(
+        self, timeline: Timeline, *, leases_sleep: bool = True, lag: float = 0.0, creates_at_once: int = CREATES
+    ) -> None:
         """Begin empty.
 
         Args:

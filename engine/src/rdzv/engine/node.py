@@ -138,8 +138,7 @@ class Node:
         before, self.run.notices = self.run.notices, notices
         self.countdown.observe(notices, self.clock())
         if self.run.snapshot is None:
-            # What a node finds when it comes happened before.
-            return []
+            return []  # as in `_apply_status`
         number = self.run.state.round if self.run.state else 0
         return [self.event(*news) for news in events.in_notices(before, notices, number, self.id)]
 
@@ -232,8 +231,7 @@ class Node:
 
     def in_running_round(self) -> bool:
         """Whether this node is in the round that runs now."""
-        state = self.run.running()
-        return self._in_own_round() and state is not None and state.round == self.round
+        return self._in_own_round() and (state := self.run.running()) is not None and state.round == self.round
 
     def _in_own_round(self) -> bool:
         """Whether this node believes itself in the round that it joined last."""

@@ -72,7 +72,8 @@ def _make_pages(left: Mapping[str, bytes], deadline: Callable[[], float], at_onc
     if at_once > 1:
         steps = [CreateAll(batch, deadline()) for batch in _batches(left, at_once)]
         made: list[bool] = yield Together(tuple(steps))
-        left = {key: page for step, done in zip(steps, made, strict=True) if not done for key, page in step.payloads.items()}
+        unsure = [step.payloads for step, done in zip(steps, made, strict=True) if not done]
+        left = {key: page for batch in unsure for key, page in batch.items()}
     if left:
         yield Together(tuple(Put(key, page, deadline(), previous=None) for key, page in left.items()))
 
