@@ -8,11 +8,12 @@ import socket
 import threading
 import time
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rdzv_core.backend import Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
+from rdzv_core.backend import ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import ProcessLocal
 
@@ -414,6 +415,40 @@ class DeniesWhatItRemoved(MemoryBackend):
         return PutOutcome.CONFLICT if outcome is PutOutcome.UNKNOWN else outcome
 
 
+class MakesTheOthers(Service):
+    """Makes of several keys those that are not there."""
+
+    def create_all(self, values: Mapping[str, bytes]) -> bool:
+        missing = {key: value for key, value in values.items() if key not in self.entries}
+        return super().create_all(missing) and len(missing) == len(values)
+
+
+class MakesUntilOneIsThere(Service):
+    """Makes several keys one after the other."""
+
+    def create_all(self, values: Mapping[str, bytes]) -> bool:
+        return all(super(MakesUntilOneIsThere, self).create_all({key: value}) for key, value in values.items())
+
+
+class LooksThenMakes(MemoryBackend):
+    """Makes several keys in two steps."""
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        if any(self.read(key, timeout=timeout) for key in values):
+            return PutOutcome.CONFLICT
+        for key, value in values.items():
+            self.put(key, value, expect=ANY, timeout=timeout)
+        return PutOutcome.APPLIED
+
+
+class DeniesWhatItMade(MemoryBackend):
+    """Says of keys that were made at once, and of which no reply says so, that none was made."""
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        outcome = super().create_all(values, timeout=timeout)
+        return PutOutcome.CONFLICT if outcome is PutOutcome.UNKNOWN else outcome
+
+
 class WrongOrder(Service):
     """Moves a key to the end of the creation order whenever it is written."""
 
@@ -712,6 +747,10 @@ FAULTS = {
         Fault(RemembersThePlace, "test_delete_with_the_current_token_removes_one_key", "has an old key's place"),
         Fault(LooksThenDeletes, "test_one_version_is_replaced_or_removed_once", "and removed as well"),
         Fault(DeniesWhatItRemoved, "test_delete_without_an_answer_is_unknown", "was lost answered <PutOutcome.CONF"),
+        Fault(MakesTheOthers, "test_where_one_key_is_there_none_is_made", "some of the keys were made"),
+        Fault(MakesUntilOneIsThere, "test_where_one_key_is_there_none_is_made", "some of the keys were made"),
+        Fault(LooksThenMakes, "test_of_two_that_make_the_same_key_one_wins", "two have made one key"),
+        Fault(DeniesWhatItMade, "test_creation_of_many_without_an_answer_is_unknown", "answered <PutOutcome.CONFLICT"),
         Fault(MissedChange, "test_changes_before_the_wait_are_not_slept_through", "a change was missed"),
         Fault(RestlessWait, "test_wait_without_a_change_ends_in_time", "times within a second without a change"),
         Fault(ForgetsTheDeleted, "test_wait_wakes_for_every_kind_of_change", "a change was missed"),

@@ -108,6 +108,15 @@ class Service:
         self.write(key, None)
         return True
 
+    def create_all(self, values: Mapping[str, bytes]) -> bool:
+        """Whether all were made."""
+        if any(key in self.entries for key in values):
+            return False
+        for key, value in values.items():
+            version = next(self.numbers)
+            self.write(key, Stored(value, version, version))
+        return True
+
     def write(self, key: str, stored: Stored | None) -> None:
         """The only place that changes a key."""
         if stored is None:
@@ -213,6 +222,8 @@ class _Handler(socketserver.StreamRequestHandler):
             case "put", (key, value, expect, lease):
                 won, there = service.put(key, base64.b64decode(value), expect, lease)
                 return won, _packed({} if there is None else {key: there})
+            case "create_all", (values,):
+                return service.create_all({key: base64.b64decode(value) for key, value in values.items()})
             case "wait", (prefix, _, _):
                 return (service.revision, _packed(service.list(prefix))) if service.wait(*args) else None
             case _:
@@ -334,6 +345,7 @@ class MemoryBackend(KeyValueBackend):
         Capability.TLS: "it is for tests on one machine",
         Capability.AUTH: "it is for tests on one machine",
     }
+    creates_at_once = 16
 
     def __init__(self, endpoint: str, run_id: str) -> None:
         endpoints = parse_endpoints(endpoint, 0)
@@ -380,6 +392,14 @@ class MemoryBackend(KeyValueBackend):
         except ReplyLostError:
             return PutOutcome.UNKNOWN
         return PutOutcome.APPLIED if removed else PutOutcome.CONFLICT
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        sent = {self._root + key: base64.b64encode(value).decode() for key, value in values.items()}
+        try:
+            made = self.call(timeout, "create_all", sent)
+        except ReplyLostError:
+            return PutOutcome.UNKNOWN
+        return PutOutcome.APPLIED if made else PutOutcome.CONFLICT
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         known = since.revision if isinstance(since.revision, int) else -1
@@ -501,6 +521,8 @@ class PollingBackend(MemoryBackend):
     wait = KeyValueBackend.wait
     open_lease = KeyValueBackend.open_lease  # type: ignore[assignment]
     delete_version = KeyValueBackend.delete_version
+    create_all = KeyValueBackend.create_all
+    creates_at_once = 1
 
 
 class SeveralEndpoints(MemoryBackend):

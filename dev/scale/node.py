@@ -41,7 +41,13 @@ class ScaledNode:
         self.lost: set[str] = set()
         self.evicted = 0
         self.failed: Exception | None = None
-        self._node = Node(settings, access.backend.name, time.monotonic, id=self.id)
+        self._node = Node(
+            settings,
+            access.backend.name,
+            time.monotonic,
+            id=self.id,
+            creates_at_once=access.backend.creates_at_once,
+        )
         self._runner = LoopRunner(self._node, access, self._hear)
 
     @property

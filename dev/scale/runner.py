@@ -119,6 +119,9 @@ class LoopRunner:
                 return self.start(leader.lead(self._node, term))
             case effects.Wait(prefix, since, deadline):
                 return await self._wait(prefix, since, deadline)
+            case effects.Together(calls):
+                # The pool bounds how many are on their way.
+                return await asyncio.gather(*map(self._perform, calls))
             case effects.Call():
                 result = await self._loop.run_in_executor(self._access.pool, self._make, effect, time.monotonic())
                 if effect.is_contact:

@@ -92,6 +92,8 @@ class MemoryBackend(KeyValueBackend):
         set(Capability) - {Capability.WATCH, Capability.LEASE}, "it lives in this process"
     )
 
+    creates_at_once = 8
+
     def __init__(self, service: MemoryService | None = None, run_id: str = "run") -> None:
         self.service = service or MemoryService()
         self.calls: Counter[str] = Counter()
@@ -185,6 +187,20 @@ class MemoryBackend(KeyValueBackend):
             pass
         return PutOutcome.UNKNOWN
 
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        try:
+            with self.call("create_all"):
+                if any(self._root + key in self.service.entries for key in values):
+                    return PutOutcome.CONFLICT
+                for key, value in values.items():
+                    self.service.write(self._root + key, value, None)
+                return PutOutcome.APPLIED
+        except _DelayedError:
+            self._delayed.append(partial(MemoryBackend.create_all, self, values, timeout=timeout))
+        except _ReplyLostError:
+            pass
+        return PutOutcome.UNKNOWN
+
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         deadline = time.monotonic() + timeout
         with self.call("wait"):
@@ -274,6 +290,10 @@ class SlowBackend(MemoryBackend):
     def delete(self, prefix: str, *, timeout: float) -> None:
         self._pass(timeout)
         super().delete(prefix, timeout=timeout)
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        self._pass(timeout)
+        return super().create_all(values, timeout=timeout)
 
     def delete_version(self, key: str, token: Token, *, timeout: float) -> PutOutcome:
         self._pass(timeout)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from rdzv_core.backend import STATE_KEY
-from rdzv_core.errors import RendezvousStateError, RendezvousTimeoutError
+from rdzv_core.errors import RendezvousParameterError, RendezvousStateError, RendezvousTimeoutError
 from rdzv_core.keys import escape
 
 from rdzv.engine import join, leave, watch, worlds
-from rdzv.engine.effects import Emit, Put, Read, ReadAll, Wait, WaitForChange
+from rdzv.engine.effects import CreateAll, Effect, Emit, Put, Read, ReadAll, Wait, WaitForChange
 from rdzv.engine.node import Node
 from rdzv.engine.records import (
     CONTROL,
@@ -34,6 +34,7 @@ from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import RunView
 
 from .coroutines import Harness, Stepper
+from .memory import Fault
 from .test_lead_coroutine import Leader, take_away, write
 
 PAGES = Pages("folder", 1, 2, "a")
@@ -90,6 +91,49 @@ def test_a_large_world_stands_on_pages_of_which_a_node_reads_one(harness: Harnes
     assert page is not None
     assert "another" not in page.ranks
     assert harness.run(worlds.read_world(written, harness.now)) == state
+
+
+def write_at_once(harness: Harness, at_once: int) -> list[Effect]:
+    """Write a world of 300 on five pages, so many in one step; returns the calls."""
+    state = world_of(*NAMES[:300])
+    writing = harness.stepper(worlds.write_world(state, "1f", lambda: harness.now + 1.0, at_once=at_once))
+    written = writing.end()
+    assert harness.run(worlds.read_world(written, harness.now)) == state
+    return writing.taken
+
+
+@pytest.mark.parametrize(
+    ("at_once", "calls"), [(1, [Put] * 5), (2, [CreateAll] * 3), (4, [CreateAll] * 2), (128, [CreateAll])]
+)
+def test_pages_are_written_in_few_requests(harness: Harness, at_once: int, calls: list[type[Effect]]) -> None:
+    assert [type(effect) for effect in write_at_once(harness, at_once)] == calls
+
+
+def test_pages_of_one_request_are_no_larger_than_a_value_may_be(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = [effect.payload for effect in write_at_once(harness, 1) if isinstance(effect, Put)]
+    harness.client.delete("rounds", harness.now)
+    monkeypatch.setattr(worlds, "MAX_PAYLOAD", sum(map(len, pages[:3])))
+    made = [effect for effect in write_at_once(harness, 128) if isinstance(effect, CreateAll)]
+    assert [list(effect.payloads.values()) for effect in made] == [pages[:3], pages[3:]]
+    harness.client.delete("rounds", harness.now)
+    monkeypatch.setattr(worlds, "MAX_PAYLOAD", 1)
+    assert [type(effect) for effect in write_at_once(harness, 128)] == [CreateAll] * 5
+
+
+@pytest.mark.parametrize("fault", [Fault.REPLY_LOST, Fault.DELAYED])
+def test_pages_that_are_not_known_to_be_made_are_written_one_by_one(harness: Harness, fault: Fault) -> None:
+    harness.backend.fail("create_all", None, fault)
+    assert [type(effect) for effect in write_at_once(harness, 2)] == [CreateAll] * 3 + [Put] * 2
+    there = dict(harness.memory.entries)
+    harness.backend.deliver()
+    assert harness.memory.entries == there
+
+
+def test_pages_are_written_one_by_one_where_the_service_takes_less_than_it_should(harness: Harness) -> None:
+    harness.backend.refuse(RendezvousParameterError("etcd does less at once"), "create_all")
+    assert [type(effect) for effect in write_at_once(harness, 4)] == [CreateAll] * 2 + [Put] * 5
 
 
 def test_the_same_world_shares_its_pages_for_a_few_rounds(harness: Harness) -> None:

@@ -23,7 +23,7 @@ class Errors:
     Attributes:
         chance: The probability that a call fails, from 0 to 1; it may be changed at any time, as may
         kinds: what they raise. A put that raises has not written, and one that may have written is unknown. So it is
-            with a delete on a condition.
+            with a delete on a condition, and with keys that are made at once.
         count: How many calls have failed.
         last: When the last one did, on the monotonic clock, in seconds.
     """
@@ -49,7 +49,7 @@ class Errors:
         """Do some work that fails at random: before it is done, or after. See `intercept.Around`."""
         if name == "put":
             return self._write(work, PutResult(PutOutcome.UNKNOWN))
-        if name == "delete_version":
+        if name in ("delete_version", "create_all"):
             return self._write(work, PutOutcome.UNKNOWN)
         if not self.should_fail():
             return work()

@@ -1,9 +1,11 @@
 """A backend whose calls pass through a function, which counts them or has them fail."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from rdzv_core.backend import KeyValueBackend, Lease, PutResult
+
+_DECLARED: Final = ("name", "capabilities", "unsupported", "min_lease_ttl", "creates_at_once")
 
 Around = Callable[[str, Callable[[], Any], tuple[Any, ...]], Any]
 """Is given a method's name, what calls it, and its positional arguments; returns the answer, or raises."""
@@ -14,7 +16,7 @@ def intercepted(inner: KeyValueBackend, around: Around) -> KeyValueBackend:
 
     What a backend asks of itself does not.
     """
-    declared = {name: getattr(inner, name) for name in ("name", "capabilities", "unsupported", "min_lease_ttl")}
+    declared = {name: getattr(inner, name) for name in _DECLARED}
     kind: type[_Backend] = type("Intercepted", (_Backend,), declared)
     return kind(inner, around)
 
@@ -40,6 +42,7 @@ class _Backend(_Intercepted, KeyValueBackend):
     read_all = _passing("read_all")
     delete = _passing("delete")
     delete_version = _passing("delete_version")
+    create_all = _passing("create_all")
     wait = _passing("wait")
 
     @property

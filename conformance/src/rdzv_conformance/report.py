@@ -14,6 +14,8 @@ from .suite.base import DECLARED, VERDICT, Verdict
 
 _TOPIC: Final = "rdzv_topic"
 _FEATURE: Final = "rdzv_feature"
+_OPTIONAL: Final = ("deleting", "creating")
+"""The topics of optional methods that are no capability."""
 _OUTCOMES: Final = ("passed", "unsupported", "not tried", "deviating", "skipped", "failed")
 _TRIED: Final = frozenset({"passed", "deviating", "failed"})
 
@@ -68,7 +70,7 @@ class _Backend:
         for capability, reason in self.declared.get("unsupported", {}).items():
             yield f"has no {capability}: {reason}"
         # Optional, and no capability: a backend gives no reason of its own.
-        optional = (one for one in self.results.values() if one.topic == "deleting" and one.outcome == "unsupported")
+        optional = (one for one in self.results.values() if one.topic in _OPTIONAL and one.outcome == "unsupported")
         yield from dict.fromkeys(one.reason for one in optional)
         if untried := self.untried():
             yield f"declares {', '.join(untried)}: nothing here has tried it"

@@ -42,6 +42,7 @@ def test_a_service_refuses_such_calls_and_no_other(processes: Processes, refusal
             "keep_alive": lambda: lease.keep_alive(CALL),
             "revoke": lambda: lease.revoke(CALL),
             "delete": lambda: backend.delete("key", timeout=CALL),
+            "create_all": lambda: backend.create_all({"pages/0": b"", "pages/1": b""}, timeout=CALL),
             "delete_version": lambda: backend.delete_version("removed", there.token, timeout=CALL),
         }
         assert {name for name, call in calls.items() if is_refused(call)} == refusal.value

@@ -63,7 +63,7 @@ def _run(
     pytester: pytest.Pytester,
     error: str,
     secured: str = SECURED,
-    writes: str = "('put', 'delete', 'delete_version')",
+    writes: str = "('put', 'create_all', 'delete', 'delete_version')",
     *,
     follows: bool = False,
     tests: str = "credentials or reader",

@@ -324,6 +324,9 @@ class KeyValueBackend(RendezvousBackend):
     min_lease_ttl: ClassVar[float] = 0.0
     """The shortest time to live, in seconds, that the service grants a lease (with `Capability.LEASE`)."""
 
+    creates_at_once: int = 1
+    """How many keys `create_all` makes in one step at most; 1: it is not overridden."""
+
     @property
     def local_address(self) -> str:
         """This machine's address as the service's clients see it: the source address towards it.
@@ -385,6 +388,19 @@ class KeyValueBackend(RendezvousBackend):
             RendezvousUnsupportedError: The service deletes without a condition only, so this was not overridden.
         """
         raise RendezvousUnsupportedError(f"The backend '{self.name}' deletes '{key}' without a condition only.")
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        """Make keys of which none exists, all or none, in one atomic step. Answers and errors are those of `put`.
+        Optional: without it, rdzv puts the pages of a large world one by one.
+
+        There are one or more, up to `creates_at_once`, with up to 1024 bytes each and `MAX_PAYLOAD` more in all. They
+        stand beside each other, as ``a/1`` and ``a/2`` do, and have no keys under them.
+
+        Raises:
+            RendezvousUnsupportedError: The service makes one key at a time, so this was not overridden.
+            RendezvousParameterError: The service is set to take less at once; nothing was written.
+        """
+        raise RendezvousUnsupportedError(f"The backend '{self.name}' makes {len(values)} keys one by one only.")
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """Return a snapshot newer than `since` as soon as there is one; `since` itself after `timeout` seconds.

@@ -167,8 +167,17 @@ BUGS: Final[dict[str, Bug]] = {
         "A leader publishes a world before the last of its pages is written.",
         {1},
         worlds.write_world,
-        {"yield Together(tuple(puts))": "yield Together(tuple(puts[:-1]))"},
+        {"in ranks.items()}, deadline": "in list(ranks.items())[:-1]}, deadline"},
         page=1,
+    ),
+    "page-unconfirmed": _bug(
+        "A leader takes pages for written whose making in one step nobody has confirmed.",
+        {1},
+        worlds._make_pages,
+        {"if not done": "if False"},
+        page=1,
+        level="heartbeats",
+        lost=0.05,
     ),
     "unfenced-rejoin": Bug(
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",

@@ -224,6 +224,7 @@ class _Keys(rdzv.KeyValueBackend):
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
         self._service = wire.link.service
+        self.creates_at_once = self._service.creates_at_once
 
     @property
     def name(self) -> str:
@@ -247,6 +248,13 @@ class _Keys(rdzv.KeyValueBackend):
         except Silence:
             return PutResult(PutOutcome.UNKNOWN)
         return put
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        try:
+            done: PutOutcome = self._wire.exchange(lambda: self._service.create_all(values, timeout=timeout), timeout)
+        except Silence:
+            return PutOutcome.UNKNOWN
+        return done
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         self._wire.exchange(lambda: self._service.delete(prefix, timeout=timeout), timeout)

@@ -161,6 +161,7 @@ class Machine:
         connection = connect(
             context.plan.level, self.link, context.fibers, self.clock, self.settings, self.node.observers
         )
+        self.node.creates_at_once = connection.backend.creates_at_once
         self.runner = SimulatedRunner(
             self.node,
             self.clock,
@@ -487,7 +488,9 @@ class SimulationContext:
     def of(cls, plan: Plan) -> "SimulationContext":
         """Make the context of a plan."""
         timeline = Timeline()
-        service = SimulatedService(timeline, leases_sleep=plan.leases_sleep, lag=plan.lag)
+        service = SimulatedService(
+            timeline, leases_sleep=plan.leases_sleep, lag=plan.lag, creates_at_once=plan.creates_at_once
+        )
         conditions = NetworkConditions(plan.delay, plan.lost, plan.late, plan.mute, watch_lag=plan.watch_lag)
         # A slow network leaves too little of a time to live for two attempts.
         unreliable = plan.lost > 0 or plan.late > 0 or plan.watch_lag > 0 or plan.delay * 100 > plan.ttl / 3

@@ -9,6 +9,8 @@ from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine.leader import ASSIGNING
 from rdzv.engine.worlds import PAGE
 
+from .service import CREATES
+
 __all__ = ["FaultEvent", "Plan", "chance"]
 
 
@@ -58,6 +60,7 @@ class Plan:
         lag: Seconds between the end of a lease and its keys' vanishing.
         drift: How much faster or slower clocks may run.
         page: How many ids fit on a page of a world, and into the state itself.
+        creates_at_once: How many keys the service makes in one step; 1: it does not.
         crowd: Whether a few nodes behave as many do; see `simulation.CROWD`.
         rule: What else is asked of a world. Each node has a label ``rack``, of which there are `racks`.
         grow_delay: Seconds that a world runs at least before it is asked to grow.
@@ -85,6 +88,7 @@ class Plan:
     lag: float = 0.0
     drift: float = 0.0
     page: int = PAGE
+    creates_at_once: int = CREATES
     crowd: bool = False
     rule: AdmissionRule | None = None
     grow_delay: float = 0.0
@@ -145,6 +149,7 @@ class Plan:
             mute=rng.choice((0.0, 0.2, 1.0)),
             # Each by a chance of its own, so that existing seeds give the same plans otherwise.
             page=chance(str(seed), "page").choice((1, 2, PAGE, PAGE)),
+            creates_at_once=chance(str(seed), "creates").choice((1, 2, CREATES)),
             crowd=chance(str(seed), "crowd").random() < 0.3,
             rule=_draw_rule(chance(str(seed), "rule"), low, high),
             grow_delay=chance(str(seed), "grow").choice((0.0, 0.0, 0.0, 1.0, 4.0)),

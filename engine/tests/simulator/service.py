@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
+from rdzv_core.backend import MAX_PAYLOAD
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv import KeyValueBackend
@@ -18,12 +19,16 @@ from .clock import Timeline
 __all__ = ["Refusal", "SimulatedService", "Waiter"]
 
 
+CREATES: Final = 128
+"""How many keys it makes in one step, as etcd does by default."""
+
+
 class Refusal(Enum):
     """What a service refuses to a client: the kinds of calls, as `SimulatedService.calls` names them."""
 
     NOTHING = frozenset[str]()
-    KEYS = frozenset({"put", "delete"})
-    WRITES = frozenset({"put", "delete", "open_lease", "keep_alive", "revoke"})
+    KEYS = frozenset({"put", "create_all", "delete"})
+    WRITES = frozenset({"put", "create_all", "delete", "open_lease", "keep_alive", "revoke"})
     ALL = WRITES | {"read", "read_all", "wait"}
 
 
@@ -86,7 +91,9 @@ class SimulatedService(KeyValueBackend):
         (Capability.MULTI_ENDPOINT, Capability.TLS, Capability.AUTH), "it is simulated"
     )
 
-    def __init__(self, timeline: Timeline, *, leases_sleep: bool = True, lag: float = 0.0) -> None:
+    def __init__(
+        self, timeline: Timeline, *, leases_sleep: bool = True, lag: float = 0.0, creates_at_once: int = CREATES
+    ) -> None:
         """Begin empty.
 
         Args:
@@ -94,6 +101,7 @@ class SimulatedService(KeyValueBackend):
             leases_sleep: Whether time stands still for leases while the service is down (etcd), or
                 they run out meanwhile.
             lag: Seconds between the end of a lease and its keys' vanishing.
+            creates_at_once: See `KeyValueBackend`.
         """
         self._timeline = timeline
         self._leases_sleep = leases_sleep
@@ -107,6 +115,7 @@ class SimulatedService(KeyValueBackend):
         self._refused = Refusal.NOTHING.value
         self.calls: Counter[str] = Counter()
         self.bytes = 0
+        self.creates_at_once = creates_at_once
         self.wrote: Callable[[str, bytes], None] = lambda key, value: None
         self.lost: Callable[[list[str]], None] = lambda keys: None
 
@@ -218,6 +227,21 @@ class SimulatedService(KeyValueBackend):
         self._changed(folder, len(key) + len(value))
         self.wrote(key, value)
         return PutResult(PutOutcome.APPLIED, entry)
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        """See `KeyValueBackend`."""
+        assert len(values) <= self.creates_at_once
+        assert sum(map(len, values.values())) <= MAX_PAYLOAD + 1024 * len(values)
+        self.count("create_all", sum(len(key) + len(value) for key, value in values.items()))
+        if any(self.holds(key) for key in values):
+            return PutOutcome.CONFLICT
+        self._version += 1
+        for key, value in values.items():
+            folder = self._folder(key)
+            folder.keys[key] = Entry(value, self._version, self._version)
+            self._changed(folder, len(key) + len(value))
+            self.wrote(key, value)
+        return PutOutcome.APPLIED
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend`."""

@@ -135,10 +135,12 @@ class Simulation:
         number = len(machines) + 1
         if plan.namesakes:
             return f"same.{number}"
+        if not any(event.fault == "fail_again" for event in plan.events):
+            return self.name(number)
         rng = chance(plan.seed, f"id {number}")
         here = {name_of(one.name) for one in machines if one.process.alive}
         gone = sorted({name_of(one.name) for one in machines} - here)
-        if gone and any(event.fault == "fail_again" for event in plan.events) and rng.random() < 0.5:
+        if gone and rng.random() < 0.5:
             return f"{rng.choice(gone)}.{number}"
         return self.name(number)
 

@@ -174,7 +174,7 @@ BEYOND = {
     "a register": ("unreadable-key", "no-answer-is-conflict"),
     "pages, crowds, or the store of a round": (
         *("pages-of-others", "pages-of-another-world", "shared-pages-removed", "page-unread", "page-too-early"),
-        *("only-candidates", "store-under-member", "lost-is-left"),
+        *("page-unconfirmed", "only-candidates", "store-under-member", "lost-is-left"),
     ),
     "a plugin that assigns ranks": ("assigns-for-ever", "assigns-meanwhile"),
     "how long it takes, or when time is over": (

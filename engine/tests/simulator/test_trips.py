@@ -2,6 +2,8 @@
 
 import pytest
 
+from rdzv.engine import worlds
+
 from .trips import WAYS, trips
 
 BOUNDS = {
@@ -32,6 +34,14 @@ BOUNDS = {
     },
 }
 """Round trips by the service, the nodes and the way. More of them are a step back; fewer of them belong here."""
+
+
+def test_hundreds_of_pages_cost_no_trip_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as 12,000 nodes have: two requests, beside each other."""
+    monkeypatch.setattr(worlds, "PAGE", 1)
+    counted = trips(190, "leases", "last, known")
+    assert counted.trips == pytest.approx(BOUNDS["leases", 65]["last, known"], abs=0.1)
+    assert counted.pauses < 0.05
 
 
 @pytest.mark.parametrize("way", WAYS)

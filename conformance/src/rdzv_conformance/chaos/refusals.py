@@ -14,7 +14,7 @@ class Refusal(Enum):
     """What a service refuses: the kinds of calls, by the names of their methods. The simulator has the same."""
 
     NOTHING = frozenset[str]()
-    KEYS = frozenset({"put", "delete", "delete_version"})
+    KEYS = frozenset({"put", "create_all", "delete", "delete_version"})
     WRITES = KEYS | {"open_lease", "keep_alive", "revoke"}
     ALL = WRITES | {"read", "read_all", "wait"}
 

@@ -5,6 +5,7 @@ from .admission import AdmissionConformance
 from .capabilities import CapabilitiesConformance
 from .cluster import ClusterConformance
 from .concurrency import ConcurrencyConformance
+from .creating import CreatingConformance
 from .deleting import DeletingConformance
 from .endings import EndingsConformance
 from .entry import EntryConformance
@@ -40,6 +41,7 @@ class BackendConformance(
     LifecycleConformance,
     ConcurrencyConformance,
     StoreConformance,
+    CreatingConformance,
     DeletingConformance,
     LeasesConformance,
     WaitingConformance,

@@ -28,6 +28,18 @@ def need_delete_version(test: pytest.Item, backend: KeyValueBackend) -> None:
         leave_out(test, Verdict.UNSUPPORTED, why)
 
 
+def creates_at_once(backend: KeyValueBackend) -> bool:
+    """Whether a backend makes many keys in one step."""
+    return type(backend).create_all is not KeyValueBackend.create_all
+
+
+def need_create_all(test: pytest.Item, backend: KeyValueBackend) -> None:
+    """End a test that is about keys made in one step, where the backend does not."""
+    if not creates_at_once(backend):
+        why = f"'{backend.name}' inherits `create_all`: the pages of a large world are put one by one"
+        leave_out(test, Verdict.UNSUPPORTED, why)
+
+
 _T = TypeVar("_T")
 
 _PATIENCE: Final = 2 * CALL
@@ -59,6 +71,8 @@ def calls_of(
         client.delete("removed", timeout=CALL)
         assert there is not None
         calls["delete_version"] = lambda: client.delete_version("removed", there.token, timeout=timeout)
+    if creates_at_once(client):
+        calls["create_all"] = lambda: client.create_all(dict.fromkeys(("suite/0", "suite/1"), b"x"), timeout=timeout)
     return calls
 
 

@@ -21,7 +21,7 @@ from ..meanwhile import holds, value_of, wait_briefly, wait_for, with_retries
 from ..processes import Link, Processes
 from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, entry_of, lacks, refusal, requires
-from .calls import calls_of, end_of, ends_of, is_unknown, need_delete_version, result_of
+from .calls import calls_of, end_of, ends_of, is_unknown, need_create_all, need_delete_version, result_of
 from .histories import KeyValue, operations, record
 from .nodes import FORM, Nodes, assert_calm, gather
 from .server import ServerConformance, ServerHarness
@@ -78,6 +78,28 @@ class RepliesConformance(ServerConformance):
             end, _ = end_of(lambda: delete(CALL if breaks else _TIMEOUT))
         assert end is PutOutcome.UNKNOWN, f"a conditional delete whose reply was lost answered {end!r}"
         assert with_retries(lambda: delete(CALL)) is PutOutcome.CONFLICT, "a removed version was removed again"
+        _assert_works(client, other.read_all(ROOT, timeout=CALL))
+
+    @pytest.mark.parametrize("breaks", [True, False], ids=["connection breaks", "silence"])
+    def test_creation_of_many_without_an_answer_is_unknown(
+        self, request: pytest.FixtureRequest, harness: ServerHarness, breaks: bool
+    ) -> None:
+        """All keys were made, and no reply says so: `UNKNOWN`; asked again, they are there."""
+        proxy = harness.proxy()
+        client, other = harness.client(proxy.endpoint), harness.client()
+        need_create_all(request.node, client)
+        client.put(KEY, b"1", expect=ABSENT, timeout=CALL)
+        values = {f"suite/pages/{number}": b"x" for number in range(client.creates_at_once)}
+
+        def there() -> dict[str, bytes]:
+            return {key: entry.value for key, entry in other.read_all("suite/pages", timeout=CALL).entries.items()}
+
+        with _lost_reply(proxy, applied=lambda: bool(there()), breaks=breaks):
+            end, _ = end_of(lambda: client.create_all(values, timeout=CALL if breaks else _TIMEOUT))
+        assert end is PutOutcome.UNKNOWN, f"a creation of many whose reply was lost answered {end!r}"
+        assert there() == values, "of keys that are made at once some are there"
+        again = with_retries(lambda: client.create_all(values, timeout=CALL))
+        assert again is PutOutcome.CONFLICT, f"keys that are there were made again: {again.value}"
         _assert_works(client, other.read_all(ROOT, timeout=CALL))
 
     @requires(Capability.MULTI_ENDPOINT)

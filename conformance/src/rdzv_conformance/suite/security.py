@@ -20,7 +20,7 @@ from rdzv_core.options import secret_names
 from rdzv_core.plugins import load_backend_plugin
 
 from .base import CALL, KEY, ROOT, SECURED, Conformance, Verdict, leave_out, refusal, remove_keys, requires
-from .calls import deletes_versions
+from .calls import creates_at_once, deletes_versions
 from .entry import Parameters
 
 Options = Mapping[str, Any]
@@ -164,9 +164,13 @@ class SecurityConformance(Conformance):
             for expect in (ANY, ABSENT, mine.token):
                 refusal(lambda e=expect: reader.put(KEY, b"x", expect=e, timeout=CALL), RendezvousDeniedError)  # type: ignore[misc]
             refusal(lambda: reader.delete(KEY, timeout=CALL), RendezvousDeniedError)
+            if creates_at_once(reader):
+                made = {"suite/pages/0": b"x", "suite/pages/1": b"x"}
+                refusal(lambda: reader.create_all(made, timeout=CALL), RendezvousDeniedError)
             if deletes_versions(reader):
                 refusal(lambda: reader.delete_version(KEY, mine.token, timeout=CALL), RendezvousDeniedError)
-            assert owner.read(KEY, timeout=CALL) == mine, "who may only read changed something"
+            there = owner.read_all(ROOT, timeout=CALL).entries
+            assert there == {KEY: mine}, "who may only read changed something"
 
 
 def _make(params: rdzv.RendezvousParameters) -> KeyValueBackend:

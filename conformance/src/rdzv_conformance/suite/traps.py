@@ -7,6 +7,7 @@ LOOK_AT: Final[dict[str, tuple[str, ...]]] = {
     "register": ("A register backend", "Tokens"),
     "fencing": ("Writing", "Tokens"),
     "deleting": ("Writing", "Tokens"),
+    "creating": ("Writing", "Large values"),
     "keys": ("Names", "Large values", "Stale reads"),
     "order": ("Creation order",),
     "waiting": ("A wait that misses a change", "Waits that hold up others"),

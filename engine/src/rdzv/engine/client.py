@@ -15,7 +15,13 @@ from typing import Final, TypeVar
 from rdzv_core.backend import ABSENT, Entry, KeyValueBackend, Lease, PutOutcome, Snapshot, Token, check_payload
 from rdzv_core.deadline import pause_within
 from rdzv_core.envelope import NONCE_HISTORY, Envelope, OtherVersionError
-from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
+from rdzv_core.errors import (
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousParameterError,
+    RendezvousStateError,
+)
 from rdzv_core.text import printable
 
 from .aside import adopt_loggers, node_logger, speaking_aside
@@ -390,6 +396,25 @@ class RetryingClient:
         before = previous.envelope if previous else None
         mine = Envelope.wrap(payload, writer=self.writer, previous=before, deleted=deleted)
         return Write(self.backend, key, mine, previous, lease)
+
+    def create_all(self, payloads: Mapping[str, bytes], deadline: float) -> bool:
+        """Make keys of which none exists, all or none of them, in one step.
+
+        Returns:
+            Whether that is known to be done. If not, a reply was lost, a key is there, or the service takes less at
+            once: then what a `put` of each key says is true of it.
+        """
+        wrapped = {key: Envelope.wrap(payload, writer=self.writer) for key, payload in payloads.items()}
+        values = {key: envelope.pack() for key, envelope in wrapped.items()}
+
+        def attempt(timeout: float) -> bool:
+            try:
+                return self.backend.create_all(values, timeout=timeout) is PutOutcome.APPLIED
+            except RendezvousParameterError as error:
+                logger.debug("%d keys are not made at once: %s", len(values), error)
+                return False
+
+        return self.with_retries(attempt, deadline)
 
     def delete(self, prefix: str, deadline: float) -> None:
         """Remove everything at or under `prefix`."""

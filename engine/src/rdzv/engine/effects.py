@@ -8,7 +8,7 @@ Deadlines and moments are seconds on the node's own monotonic clock.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -82,6 +82,18 @@ class Put(Call):
         return client.put(
             self.key, self.payload, self.deadline, previous=self.previous, lease=self.lease, deleted=self.deleted
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAll(Call):
+    """Make keys of which none exists in one step; answers whether that is known to be done. See
+    `RetryingClient.create_all`."""
+
+    payloads: Mapping[str, bytes]
+    deadline: float
+
+    def perform(self, client: RetryingClient) -> bool:
+        return client.create_all(self.payloads, self.deadline)
 
 
 @dataclass(frozen=True, slots=True)

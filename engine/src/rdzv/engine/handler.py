@@ -116,8 +116,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         # Looking for them takes longer than a rendezvous: now, and not while all wait for each other.
         hooks.plugin_manager()
         self._settings = settings
-        self._node = Node(settings, backend.name, time.monotonic)
         keys = with_keys(backend)
+        self._node = Node(settings, keys.name, time.monotonic, creates_at_once=keys.creates_at_once)
         self._keys = with_leases(keys, settings, self._node.observers)
         self._runner = Runner(self._node, self._keys, hooks.emit)
         self._view = NodeView(self._node, self._runner.member_until)

@@ -188,7 +188,7 @@ def _publish(
     node: Node, decision: rules.Publish, versioned: VersionedValue | None, same: Pages | None
 ) -> Coroutine[None]:
     nonce = f"{node.rng.getrandbits(64):016x}"
-    state = yield from worlds.write_world(decision.state, nonce, node.background_deadline, same)
+    state = yield from worlds.write_world(decision.state, nonce, node.background_deadline, same, node.creates_at_once)
     applied, now = yield Put(STATE_KEY, state.encode(), node.background_deadline(), previous=versioned)
     if applied:
         _log_choice(node, decision)

@@ -49,6 +49,7 @@ class Node:
         countdown: Until when drains and its own quarantine last, and since when it waits alone.
         reckoning: How its last round has ended, and what that costs it.
         expected: The names of the machines that are expected to take part; none: they are not known.
+        creates_at_once: How many keys the service makes in one step.
     """
 
     settings: RendezvousSettings
@@ -68,6 +69,7 @@ class Node:
     countdown: Countdown = field(init=False)
     reckoning: Reckoning = field(default_factory=Reckoning)
     expected: tuple[str, ...] = ()
+    creates_at_once: int = 1
 
     def __post_init__(self) -> None:
         """Give the node its id, and what follows from its settings."""
@@ -136,8 +138,7 @@ class Node:
         before, self.run.notices = self.run.notices, notices
         self.countdown.observe(notices, self.clock())
         if self.run.snapshot is None:
-            # What a node finds when it comes happened before.
-            return []
+            return []  # as in `_apply_status`
         number = self.run.state.round if self.run.state else 0
         return [self.event(*news) for news in events.in_notices(before, notices, number, self.id)]
 
@@ -230,8 +231,7 @@ class Node:
 
     def in_running_round(self) -> bool:
         """Whether this node is in the round that runs now."""
-        state = self.run.running()
-        return self._in_own_round() and state is not None and state.round == self.round
+        return self._in_own_round() and (state := self.run.running()) is not None and state.round == self.round
 
     def _in_own_round(self) -> bool:
         """Whether this node believes itself in the round that it joined last."""

@@ -76,6 +76,7 @@ class RegisterAdapter(KeyValueBackend):
     """
 
     unsupported: ClassVar[Mapping[Capability, str]] = dict.fromkeys(Capability, "a register has no such thing")
+    creates_at_once = 128
 
     def __init__(
         self,
@@ -127,6 +128,16 @@ class RegisterAdapter(KeyValueBackend):
             return PutResult(PutOutcome.APPLIED, keys[key])
 
         return self._change(write, timeout)
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+
+        def write(keys: _Keys, version: int) -> PutResult:
+            if values.keys() & keys.keys():
+                return PutResult(PutOutcome.CONFLICT)
+            keys.update({key: Entry(value, version, version) for key, value in values.items()})
+            return PutResult(PutOutcome.APPLIED)
+
+        return self._change(write, timeout).outcome
 
     def delete(self, prefix: str, *, timeout: float) -> None:
 

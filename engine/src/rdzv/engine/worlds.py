@@ -1,16 +1,17 @@
 """How a world is written down: a small one in the state, a large one on pages beside it, of which a node reads one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
+from rdzv_core.backend import MAX_PAYLOAD
 from rdzv_core.errors import RendezvousStateError
 
 from .client import DecodedSnapshot, VersionedValue
 from .codec import decode
-from .effects import Coroutine, Put, Read, ReadAll, Together
+from .effects import Coroutine, CreateAll, Put, Read, ReadAll, Together
 from .records import Page, Pages, State, world_folder
 
 PAGE: Final = 64
@@ -35,7 +36,9 @@ def rounds_needed(state: State) -> int:
     return 2 if state.max_nodes <= PAGE else SHARED + 1
 
 
-def write_world(state: State, nonce: str, deadline: Callable[[], float], same: Pages | None = None) -> Coroutine[State]:
+def write_world(
+    state: State, nonce: str, deadline: Callable[[], float], same: Pages | None = None, at_once: int = 1
+) -> Coroutine[State]:
     """Write a large world onto pages; returns the state that is then to be published.
 
     Nothing counts until a state names the folder, and no other leader ever writes into it: its name has a nonce.
@@ -45,6 +48,7 @@ def write_world(state: State, nonce: str, deadline: Callable[[], float], same: P
         nonce: Makes the folder's name unique.
         deadline: The deadline for the next page: a hundred thousand nodes have 1,563.
         same: The pages of the round before, if its world has the same members with the same ranks.
+        at_once: How many keys the service makes in one step.
     """
     if len(state.world) <= PAGE:
         return state
@@ -59,9 +63,30 @@ def write_world(state: State, nonce: str, deadline: Callable[[], float], same: P
     ranks: dict[str, dict[str, int]] = {f"{folder}/{number}": {} for number in range(pages.count)}
     for rank, node_id in enumerate(state.world):
         ranks[page_key(pages, node_id)][node_id] = rank
-    puts = [Put(key, Page(page).encode(), deadline(), previous=None) for key, page in ranks.items()]
-    yield Together(tuple(puts))
+    yield from _make_pages({key: Page(page).encode() for key, page in ranks.items()}, deadline, at_once)
     return replace(state, world=(), pages=pages)
+
+
+def _make_pages(left: Mapping[str, bytes], deadline: Callable[[], float], at_once: int) -> Coroutine[None]:
+    """Write pages in few requests, and one by one what is not known to be there then."""
+    if at_once > 1:
+        steps = [CreateAll(batch, deadline()) for batch in _batches(left, at_once)]
+        made: list[bool] = yield Together(tuple(steps))
+        unsure = [step.payloads for step, done in zip(steps, made, strict=True) if not done]
+        left = {key: page for batch in unsure for key, page in batch.items()}
+    if left:
+        yield Together(tuple(Put(key, page, deadline(), previous=None) for key, page in left.items()))
+
+
+def _batches(pages: Mapping[str, bytes], most: int) -> Iterator[Mapping[str, bytes]]:
+    """Pages by what is made in one step: so many of them, and `MAX_PAYLOAD` bytes."""
+    batch: dict[str, bytes] = {}
+    for key, page in pages.items():
+        if batch and (len(batch) == most or sum(map(len, batch.values())) + len(page) > MAX_PAYLOAD):
+            yield batch
+            batch = {}
+        batch[key] = page
+    yield batch
 
 
 def read_page(state: State, node_id: str, deadline: float) -> Coroutine[Page | None]:

@@ -70,13 +70,7 @@ class Keys:
             timeout: Seconds.
             index: Its ModifyIndex must be this; 0: it must not exist; None: whatever is there.
         """
-        operation = {
-            "Verb": "set" if index is None else "cas",
-            "Key": self._root + key,
-            "Value": binascii.b2a_base64(value, newline=False).decode("ascii"),
-            # Consul takes what equals the old value for no change. With this, no two writes are equal.
-            "Flags": secrets.randbits(64),
-        } | ({} if index is None else {"Index": index})
+        operation = self._write(key, value, index)
 
         def judge(reply: Reply) -> PutResult:
             results = self._results(reply)
@@ -102,6 +96,24 @@ class Keys:
         """Remove one key if this is its ModifyIndex."""
         # Of one that is not there, `delete-cas` says that it was deleted.
         operations = [{"Verb": verb, "Key": self._root + key, "Index": index} for verb in ("check-index", "delete")]
+        return self._transact(operations, timeout)
+
+    def create_all(self, values: Mapping[str, bytes], timeout: float) -> PutOutcome:
+        """Write keys that must not exist."""
+        return self._transact([self._write(key, value, 0) for key, value in values.items()], timeout)
+
+    def _write(self, key: str, value: bytes, index: int | None) -> dict[str, Any]:
+        """The operation that writes a key; see `put`."""
+        return {
+            "Verb": "set" if index is None else "cas",
+            "Key": self._root + key,
+            "Value": binascii.b2a_base64(value, newline=False).decode("ascii"),
+            # Consul takes what equals the old value for no change. With this, no two writes are equal.
+            "Flags": secrets.randbits(64),
+        } | ({} if index is None else {"Index": index})
+
+    def _transact(self, operations: Sequence[Mapping[str, Any]], timeout: float) -> PutOutcome:
+        """Do several things at once on their conditions."""
 
         def judge(reply: Reply) -> PutOutcome:
             return PutOutcome.CONFLICT if self._results(reply) is None else PutOutcome.APPLIED

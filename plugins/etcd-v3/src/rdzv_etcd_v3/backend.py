@@ -4,7 +4,7 @@ import contextlib
 import math
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
@@ -19,6 +19,9 @@ from .failures import LeaseNotFoundError
 from .watch import Watch, read_all
 from .wire import KeySpace, encode, read_entry
 
+_ABSENT: Final = [{"target": "CREATE", "result": "EQUAL", "create_revision": "0"}]
+"""What etcd must compare where a key must not exist."""
+
 _IDLE_WATCHES: Final = 4
 """How many prefixes keep their watch though no call waits for them now."""
 
@@ -32,6 +35,8 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
     name = "etcd-v3"
     capabilities = frozenset(Capability)
     min_lease_ttl = 2.0
+    # etcd's own limit (--max-txn-ops), by default.
+    creates_at_once = 128
 
     def __init__(
         self,
@@ -116,6 +121,18 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
             "compare": [where | condition for condition in compare],
             "success": [{"request_delete_range": where}],
         }
+        return self._transact(request, timeout)
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        wheres = {key: self._keys.key(key) for key in values}
+        request = {
+            "compare": [where | condition for where in wheres.values() for condition in _ABSENT],
+            "success": [{"request_put": wheres[key] | {"value": encode(value)}} for key, value in values.items()],
+        }
+        return self._transact(request, timeout)
+
+    def _transact(self, request: Mapping[str, Any], timeout: float) -> PutOutcome:
+        """Do several things at once on a condition."""
 
         def read(reply: dict[str, Any]) -> PutOutcome:
             number_of(reply["header"]["revision"])
@@ -206,7 +223,7 @@ def _condition(expect: Token | Expect) -> list[dict[str, str]] | None:
     if expect is ANY:
         return []
     if expect is ABSENT:
-        return [{"target": "CREATE", "result": "EQUAL", "create_revision": "0"}]
+        return _ABSENT
     if type(expect) is int and 0 < expect < 2**63:
         return [{"target": "MOD", "result": "EQUAL", "mod_revision": str(expect)}]
     return None

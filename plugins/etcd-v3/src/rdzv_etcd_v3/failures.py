@@ -83,6 +83,8 @@ class Refusals:
             return EndpointError(message, applied=True)
         if "request is too large" in message or "larger than max" in message:
             return RendezvousParameterError(f"The request is larger than etcd takes: {message}.")
+        if "too many operations" in message:
+            return RendezvousParameterError(f"etcd does less at once (--max-txn-ops): {message}.")
         if "database space exceeded" in message:
             return RendezvousConnectionError(
                 f"etcd takes no writes: {message}. Compact and defragment it, then run `etcdctl alarm disarm`."

@@ -42,6 +42,7 @@ class SqliteBackend(KeyValueBackend):
         Capability.AUTH: "The permissions of the file decide who may use it.",
     }
     min_lease_ttl: ClassVar[float] = 0.1
+    creates_at_once = 128
 
     def __init__(self, path: str, run_id: str, *, prefix: str = "rdzv", create: bool = True) -> None:
         self._database = Database(path or default_path(), create=create)
@@ -76,10 +77,7 @@ class SqliteBackend(KeyValueBackend):
                     return PutResult(PutOutcome.CONFLICT, there)
                 version = transaction.next_revision([fifo_of(self._root, key)])
                 entry = Entry(value, version, version if there is None else there.order)
-                transaction.execute(
-                    "INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)",
-                    (self._root + key, value, version, entry.order, lease.id if lease else None),
-                )
+                self._write(transaction, key, entry, lease)
         except CommitError:
             return PutResult(PutOutcome.UNKNOWN)
         return PutResult(PutOutcome.APPLIED, entry)
@@ -98,6 +96,18 @@ class SqliteBackend(KeyValueBackend):
                     return PutOutcome.CONFLICT
                 transaction.execute("DELETE FROM entry WHERE key = ?", (self._root + key,))
                 transaction.next_revision([fifo_of(self._root, key)])
+        except CommitError:
+            return PutOutcome.UNKNOWN
+        return PutOutcome.APPLIED
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        try:
+            with self._database.transaction(timeout, write=True) as transaction:
+                if any(self._find(transaction, key) for key in values):
+                    return PutOutcome.CONFLICT
+                version = transaction.next_revision([fifo_of(self._root, key) for key in values])
+                for key, value in values.items():
+                    self._write(transaction, key, Entry(value, version, version), None)
         except CommitError:
             return PutOutcome.UNKNOWN
         return PutOutcome.APPLIED
@@ -130,6 +140,10 @@ class SqliteBackend(KeyValueBackend):
     def _find(self, transaction: Transaction, key: str) -> Entry | None:
         row = transaction.execute(_READ, (self._root + key,)).fetchone()
         return None if row is None else self._entry(*row)
+
+    def _write(self, transaction: Transaction, key: str, entry: Entry, lease: "SqliteLease | None") -> None:
+        row = self._root + key, entry.value, entry.token, entry.order, lease.id if lease else None
+        transaction.execute("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)", row)
 
     def _snapshot(self, transaction: Transaction, prefix: str) -> Snapshot:
         rows = transaction.execute(_READ_ALL, self._under(prefix))

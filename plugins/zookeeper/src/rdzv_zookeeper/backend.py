@@ -2,7 +2,7 @@
 
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kazoo.protocol.serialization import Sync  # type: ignore[import-untyped]
 from rdzv_core.backend import ABSENT, ANY, Capability, Expect, Lease, PutOutcome, PutResult, Token
@@ -23,6 +23,8 @@ class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
 
     name = "zookeeper"
     capabilities = frozenset(Capability)
+    # So many, and as long as they may be, fit into one request (jute.maxbuffer).
+    creates_at_once = 128
     # min_lease_ttl stays 0: the shortest session is a setting of the servers, two of their ticks by default.
 
     def __init__(
@@ -101,6 +103,13 @@ class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
         except ReplyLostError:
             return PutOutcome.UNKNOWN
         return PutOutcome.APPLIED if removed else PutOutcome.CONFLICT
+
+    def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
+        try:
+            made = self._writer.create_all(values, self.link.session, time.monotonic() + timeout)
+        except ReplyLostError:
+            return PutOutcome.UNKNOWN
+        return PutOutcome.APPLIED if made else PutOutcome.CONFLICT
 
     def open_lease(self, ttl: float, *, timeout: float) -> "ZooKeeperLease":
         """See `KeyValueBackend.open_lease`. ZooKeeper grants times within its limits only.

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -128,6 +128,26 @@ class Writer:
             refuted = _check_certain(session, written, path, *_REFUTED, exceptions.NotEmptyError)
             if not isinstance(refuted, exceptions.NotEmptyError):
                 break
+        return not isinstance(refuted, exceptions.ZookeeperError)
+
+    def create_all(self, values: Mapping[str, bytes], session: Session, deadline: float) -> bool:
+        """Make keys if there is none of them.
+
+        Raises:
+            ReplyLostError: They may have been made.
+            RendezvousError: None was made.
+        """
+        paths = {self._layout.path(key): value for key, value in values.items()}
+        parents = list(dict.fromkeys(parent for path in paths for parent in self._layout.parents(path)))
+        each = (self._transaction(path, value, None, 0, ())[1] for path, value in paths.items())
+        creations = [operation for transaction in each for operation in transaction.operations]
+        # As a rule they are the first in their folder; that most parents are there costs no time.
+        requests = [*(Create(parent, b"", self._acl, 0) for parent in parents), wire.Multi(creations)]
+        _, (*made, written) = session.use(partial(_exchange, requests, deadline), deadline, repeatable=False)
+        refuted = _check_certain(session, written, next(iter(paths)), *_REFUTED)
+        if isinstance(refuted, exceptions.NoNodeError):
+            for parent, reply in zip(parents, made, strict=True):
+                session.check(reply, parent, exceptions.NodeExistsError)
         return not isinstance(refuted, exceptions.ZookeeperError)
 
     def _made(self, path: str, parents: _Parents) -> tuple[Sequence[str], Sequence[str]]:
