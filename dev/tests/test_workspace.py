@@ -123,10 +123,10 @@ def test_the_core_stays_small() -> None:
     # It was 1,100 until secrets in files were read again, and endpoints as other tools write them had words; and 1,110
     # until a key could be deleted on a condition; and 1,111 until many could be made in one step.
     assert sum(map(_lines_of_code, modules)) <= 1112
-    # 2,300 until then.
+    # 2,300, and 800 for an author, until then.
     assert sum(len(text.splitlines()) for text in modules) <= 2316
     author = [ROOT / "core" / "src" / "rdzv_core" / f"{name}.py" for name in ("backend", "errors", "options", "keys")]
-    assert sum(len(path.read_text().splitlines()) for path in author) <= 800
+    assert sum(len(path.read_text().splitlines()) for path in author) <= 816
 
 
 def test_the_engine_stays_small() -> None:
@@ -149,9 +149,9 @@ def test_the_engine_stays_small() -> None:
     that is kept, 9; both names of a number that a source gives twice, and less for what cannot be read, 5; a
     world for JAX, 6; that the key of what cannot be read is named, and an error of all loops said once, 11; who is
     missing of those that are expected, 66; fewer round trips to a world (a lease beside the first look, calls side by
-    side, one reading of the nodes, what settles first), 72; pages of a large world in few requests, 50."""
+    side, one reading of the nodes, what settles first), 72; pages of a large world in few requests, 51."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6737
+    assert sum(map(_lines_of_code, modules)) <= 6738
 
 
 def _lines_of_code(text: str) -> int:

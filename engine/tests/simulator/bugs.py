@@ -171,7 +171,7 @@ BUGS: Final[dict[str, Bug]] = {
         page=1,
     ),
     "page-unconfirmed": _bug(
-        "A leader takes pages for written whose making in one step nobody has confirmed.",
+        "A leader takes pages for written that are not known to have been made.",
         {1},
         worlds._make_pages,
         {"if not done": "if False"},
