@@ -30,9 +30,11 @@ from rdzv_transport import (
     ReplyLostError,
     Request,
     Stream,
+    TimedSocket,
     number_of,
 )
 from rdzv_transport.answer import LONGEST, Answer
+from rdzv_transport.sockets import Address, Sockets
 from rdzv_transport.stream import Lines
 
 from .makers import closed
@@ -48,7 +50,7 @@ class Service:
 
     Attributes:
         asked: Every request line and body.
-        connections: How many came.
+        connections: Over how many it was asked something.
         status: What it answers.
         silent: While this is set, it says nothing.
         hangs_up: Whether it hangs up instead of answering.
@@ -78,10 +80,12 @@ class Service:
 
             def setup(self) -> None:
                 super().setup()
-                service.connections += 1
+                self.is_new = True
 
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                service.connections += self.is_new
+                self.is_new = False
                 service.asked.append((self.requestline, body))
                 service.told = self.headers["X"]
                 service.speaks.wait(10)
@@ -167,6 +171,46 @@ def test_one_connection_serves_many_calls(serve: Serve, connect: Connect) -> Non
     assert service.asked[-1] == ("PUT /here HTTP/1.1", b"body")
     assert service.connections == 1
     assert client.local_address() == "127.0.0.1"
+
+
+def test_what_is_needed_beside_the_first_connection_is_there(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait takes a connection, and a call beside it costs no round trip for another one."""
+    service = serve()
+    client = connect(service.endpoint)
+    client.call(GET, 5, lambda reply: reply.status)
+
+    def fail(*_: object) -> None:
+        raise OSError("a connection that was not begun early")
+
+    monkeypatch.setattr(TimedSocket, "connect", fail)
+    for _ in range(3):
+        client.open_poll(GET, 5, 5, lambda reply: reply.status)
+    with pytest.raises(RendezvousConnectionError, match="not begun early"):
+        client.call(GET, 5, lambda reply: reply.status)
+
+
+def test_a_connection_that_was_begun_early_and_has_ended_is_replaced() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, closing(Sockets(None, None, "")) as sockets:
+        address = Address(socket.AF_INET, listener.getsockname())
+        for ends in (False, True):
+            sockets.begin(address)
+            early, _ = listener.accept()
+            if ends:
+                early.shutdown(socket.SHUT_RDWR)
+            sockets.connect(address, "", time.monotonic() + 5).send(b"x", time.monotonic() + 5)
+            with early, listener.accept()[0] if ends else early as taken:
+                assert taken.recv(1) == b"x"
+        sockets.begin(address)
+        early, _ = listener.accept()
+        sockets.abandon(address)
+        with early:
+            assert early.recv(1) == b""
+    with closing(Sockets(None, None, "")) as sockets:
+        sockets.begin(address)
+        with pytest.raises(EndpointError, match="not connected"):
+            sockets.connect(address, "", time.monotonic() + 5)
 
 
 def test_the_next_endpoint_is_asked_and_the_one_that_failed_is_the_last(serve: Serve, connect: Connect) -> None:

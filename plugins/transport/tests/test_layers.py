@@ -11,10 +11,10 @@ from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_transport import EndpointError, FailoverClient, Member, Prefixes, ReplyLostError, TimedSocket
-from rdzv_transport.sockets import NotConnectedError
+from rdzv_transport.sockets import Address, NotConnectedError
 
 
-def _client(*endpoints: Endpoint, request_timeout: float = 1.0) -> FailoverClient:
+def _client(*endpoints: Endpoint, request_timeout: float = 1.0, early: int = 0) -> FailoverClient:
     return FailoverClient(
         "Echo",
         endpoints,
@@ -23,6 +23,7 @@ def _client(*endpoints: Endpoint, request_timeout: float = 1.0) -> FailoverClien
         request_timeout=request_timeout,
         scheme="echo://",
         without_tls="tls=no",
+        early=early,
     )
 
 
@@ -99,6 +100,28 @@ class TestFailoverClient:
             raise EndpointError("it fails", **({"applied": False} | kind))
 
         return attempt
+
+    def test_a_connection_is_begun_early_unless_another_one_is_being_made(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+            alone, busy = (_client(endpoint, early=1) for _ in range(2))
+            alone.connect(alone.members[0], _soon())
+            assert len(alone.sockets._begun) == 1
+            connect = busy.sockets.connect
+
+            def connect_meanwhile(address: Address, host: str, deadline: float) -> TimedSocket:
+                monkeypatch.setattr(busy.sockets, "connect", connect)
+                busy.connect(busy.members[0], deadline)
+                return connect(address, host, deadline)
+
+            monkeypatch.setattr(busy.sockets, "connect", connect_meanwhile)
+            for _ in range(2):
+                busy.connect(busy.members[0], _soon())
+            assert not busy.sockets._begun
+            for client in (alone, busy):
+                client.close()
 
     def test_each_endpoint_is_tried_once_and_the_first_that_failed_is_tried_first_again(self) -> None:
         client, asked = _client(self.ONE, self.OTHER), list[Endpoint]()

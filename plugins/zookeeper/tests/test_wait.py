@@ -111,7 +111,7 @@ def test_a_folder_that_is_made_with_a_key_is_not_read(quiet_zookeeper: ZooKeeper
         seen = waiter.read_all(f"top{number}", timeout=CALL)
         writer.put(f"top{number}/a", b"x", expect=ABSENT, timeout=CALL)
         follow(waiter, f"top{number}", seen, f"top{number}/a", b"x", CALL)
-    # Watch, barrier, the node and its children; the write that finds no folder, and the one that makes it; the key. Now
+    # Watch, barrier, the node and its children; the folder, since nothing was there, and the write; the key. Now
     # and then the second event is late.
     assert counter.count() <= 10 * (4 + 2 + 1) + 2
 

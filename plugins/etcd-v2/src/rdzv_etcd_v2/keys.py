@@ -4,7 +4,7 @@ import binascii
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -52,7 +52,7 @@ class Keys:
         self._ttl = {} if ttl is None else {"ttl": str(ttl)}
         self._kept = time.monotonic()
         self._keeping = threading.Lock()
-        self._watches = Watches(client, self.read_all, self._open_poll)
+        self._watches = Watches(client, self.read_all, self._open_poll, self._open_reading)
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """Read one key."""
@@ -65,17 +65,7 @@ class Keys:
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
         """Read every key at or under `prefix`."""
-        asked = time.monotonic()
-
-        def select(reply: Reply) -> Snapshot:
-            answer = _answer(reply, _NOT_FOUND)
-            revision = Revision(number_of(reply.headers["x-etcd-index"]), asked, time.monotonic())
-            found = {} if "errorCode" in answer else self._entries(answer["node"])
-            self._newest = max(self._newest, revision.index)
-            return Snapshot(found, revision)
-
-        target = f"{self._tree.directory(prefix)}?recursive=true&quorum=true"
-        return self.client.call(Request("GET", target), timeout, select)
+        return self.client.call(self._reading(prefix), timeout, self._reader())
 
     def put(self, key: str, value: bytes, expect: Token | Expect, timeout: float) -> PutResult:
         """Write one key; see `KeyValueBackend.put`."""
@@ -118,7 +108,10 @@ class Keys:
                 break
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
-        """Wait for a change: a call for each, or two, and two in thirteen seconds without any."""
+        """Wait for a change: a call for each, or two, and two in thirteen seconds without any.
+
+        Of changes that come together the first is heard of, and the others are read.
+        """
         return self._watches.wait(prefix, since, timeout)
 
     def close(self) -> None:
@@ -155,6 +148,25 @@ class Keys:
                 return False
             self._kept = now
             return True
+
+    def _reading(self, prefix: str) -> Request:
+        return Request("GET", f"{self._tree.directory(prefix)}?recursive=true&quorum=true")
+
+    def _reader(self) -> Callable[[Reply], Snapshot]:
+        """Makes a snapshot of the answer to what is asked now."""
+        asked = time.monotonic()
+
+        def select(reply: Reply) -> Snapshot:
+            answer = _answer(reply, _NOT_FOUND)
+            revision = Revision(number_of(reply.headers["x-etcd-index"]), asked, time.monotonic())
+            found = {} if "errorCode" in answer else self._entries(answer["node"])
+            self._newest = max(self._newest, revision.index)
+            return Snapshot(found, revision)
+
+        return select
+
+    def _open_reading(self, prefix: str, timeout: float) -> Poll[Snapshot | None]:
+        return self.client.open_poll(self._reading(prefix), 0.0, timeout, self._reader())
 
     def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot | None] | None:
         """Poll for the next change.

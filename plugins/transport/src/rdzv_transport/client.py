@@ -22,6 +22,9 @@ from .stream import Stream
 _T = TypeVar("_T")
 
 
+_EARLY: Final = 2
+"""How many connections are begun early: a node that joins waits, and calls meanwhile; one that leads waits twice."""
+
 _IDLE: Final = 4
 """How many connections to one endpoint are kept for later."""
 
@@ -65,6 +68,7 @@ class Client(FailoverClient):
             request_timeout=request_timeout,
             scheme="https://" if tls else "http://",
             without_tls="protocol=http",
+            early=_EARLY,
         )
         self._kind = kind or service
         self._check = check

@@ -67,6 +67,8 @@ class FailoverClient:
         request_timeout: Seconds that one of several members has to answer before the next is tried.
         scheme: What stands before an endpoint in messages.
         without_tls: What the user sets to go without TLS, for messages.
+        early: How many connections are begun before they are needed, each when the one before it is there: they cost a
+            node that joins no round trip then. Who only looks makes one too many.
 
     Attributes:
         request_timeout: See there.
@@ -86,6 +88,7 @@ class FailoverClient:
         request_timeout: float,
         scheme: str,
         without_tls: str,
+        early: int = 0,
     ) -> None:
         self.request_timeout = min(request_timeout, LONGEST)
         self.sockets = Sockets(tls, server_name, without_tls)
@@ -94,6 +97,8 @@ class FailoverClient:
         self._service = service
         self._scheme = scheme
         self._members = tuple(Member(endpoint) for endpoint in endpoints)
+        self._early = early
+        self._connections = 0
         self._lock = threading.Lock()
 
     @property
@@ -167,6 +172,8 @@ class FailoverClient:
     def demote(self, member: Member) -> None:
         """Try a member after all others from now on."""
         member.failed = True
+        if member.address is not None:
+            self.sockets.abandon(member.address)
         with self._lock:
             if member in self._members:
                 self._members = (*(other for other in self._members if other is not member), member)
@@ -176,8 +183,14 @@ class FailoverClient:
 
     def connect(self, member: Member, deadline: float) -> TimedSocket:
         """A new connection to a member. See `Sockets.connect`."""
+        with self._lock:
+            self._connections = count = self._connections + 1
         address = member.address or self.sockets.resolve(member.endpoint, deadline)[0]
-        return self.sockets.connect(address, member.name, deadline)
+        sock = self.sockets.connect(address, member.name, deadline)
+        # Not while another thread makes one: that is the one that was needed.
+        if count == self._connections and count <= self._early:
+            self.sockets.begin(address)
+        return sock
 
     def reasons(self, failures: Sequence[tuple[Member, EndpointError]]) -> str:
         """What has failed, in words."""

@@ -33,6 +33,9 @@ OpenPoll = Callable[[str, Snapshot, float], Poll[Snapshot | None] | None]
 seconds until it is sent. The result of the poll is None where it takes a reading to know that; there is no poll where
 the snapshot cannot be gone on from."""
 
+OpenReading = Callable[[str, float], Poll[Snapshot | None]]
+"""Asks for everything at or under a prefix, as a poll: a wait that is shorter than a round trip does not lose it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Revision:
@@ -60,10 +63,18 @@ class Watches:
         client: The connections.
         read_all: Reads everything at or under a prefix, given the seconds for it. Its snapshots have a `Revision`.
         open_poll: See `OpenPoll`.
+        open_reading: See `OpenReading`. With it, what a poll brings is one change of perhaps many: while they come in
+            bursts the prefix is read after the first, instead of polled for the second.
     """
 
-    def __init__(self, client: Client, read_all: Callable[[str, float], Snapshot], open_poll: OpenPoll) -> None:
-        watch = partial(_Watch, client, read_all, open_poll)
+    def __init__(
+        self,
+        client: Client,
+        read_all: Callable[[str, float], Snapshot],
+        open_poll: OpenPoll,
+        open_reading: OpenReading | None = None,
+    ) -> None:
+        watch = partial(_Watch, client, read_all, open_poll, open_reading)
         self._watches = Prefixes(watch, _Watch.close, idle=_IDLE_WATCHES)
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
@@ -81,17 +92,27 @@ class _Watch:
     """What is known of one prefix, and the poll that keeps it up to date."""
 
     def __init__(
-        self, client: Client, read_all: Callable[[str, float], Snapshot], open_poll: OpenPoll, prefix: str
+        self,
+        client: Client,
+        read_all: Callable[[str, float], Snapshot],
+        open_poll: OpenPoll,
+        open_reading: OpenReading | None,
+        prefix: str,
     ) -> None:
         self._client = client
         self._read_all = read_all
         self._open_poll = open_poll
+        self._open_reading = open_reading
         self._prefix = prefix
         self._turns = Turns()
         # None: it must be read before anything else.
         self._now: Snapshot | None = None
         self._has_failed = False
         self._poll: Poll[Snapshot | None] | None = None
+        # The poll, or the next one, is a reading.
+        self._reads = False
+        # When changes came last, more than one came. Until it is known: nodes come back together.
+        self._in_bursts = True
         self._next_poll = 0.0
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
@@ -128,11 +149,14 @@ class _Watch:
                     self._receive(self._poll, self._now, deadline)
             except BaseException:
                 # An interrupt, too: what was received and not taken in does not come again.
-                self._now, self._has_failed = None, True
+                self._now, self._has_failed, self._reads = None, True, False
                 self.close()
                 raise
 
     def _begin(self, now: Snapshot, timeout: float) -> None:
+        if self._reads and self._open_reading is not None:
+            self._poll = self._open_reading(self._prefix, timeout)
+            return
         if (pause := self._next_poll - time.monotonic()) > 0:
             time.sleep(max(0.0, min(pause, timeout)))
             return
@@ -142,20 +166,32 @@ class _Watch:
             self._now = None
 
     def _receive(self, poll: Poll[Snapshot | None], now: Snapshot, deadline: float) -> None:
+        answered = False
+        result: tuple[Snapshot | None] | None = (None,)
         try:
             result = poll.receive(deadline)
+            answered = True
         except ResponseTimeoutError:
             # Some services answer nothing as long as nothing happens: reading shows that this one lives.
-            result = (None,)
+            pass
         except EndpointError:
             self._client.demote(poll.member)
-            result = (None,)
         if result is None:
             return
         self.close()
-        (self._now,) = result
-        if self._now is not None and self._now.entries != now.entries:
+        (found,) = result
+        if found is None and answered and self._open_reading is not None:
+            self._reads = self._in_bursts = True
+            return
+        was_read, self._reads = self._reads, False
+        self._now = found
+        is_news = found is not None and found.entries != now.entries
+        if is_news:
             self._next_poll = 0.0
+        if was_read:
+            self._in_bursts = is_news
+        else:
+            self._reads = is_news and self._in_bursts and self._open_reading is not None
 
 
 def _is_newer(now: Snapshot, since: Snapshot, known: Revision) -> bool:

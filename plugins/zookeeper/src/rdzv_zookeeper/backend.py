@@ -12,6 +12,7 @@ from rdzv_transport import FailoverClient, NetworkBackend, Present, ReplyLostErr
 
 from .cache import PrefixCaches
 from .failures import SessionEndedError
+from .folders import Folders
 from .layout import Layout, Version
 from .security import Login, parse_acl
 from .session import Identity, Session
@@ -56,7 +57,8 @@ class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
             raise RendezvousParameterError("ZooKeeper needs an endpoint, such as localhost:2181; there is none.")
         self._layout = Layout(prefix, run_id)
         login = Login(user, password, sasl, sasl_service)
-        self._writer = Writer(self._layout, parse_acl(acl, login))
+        folders = Folders()
+        self._writer = Writer(self._layout, parse_acl(acl, login), folders)
 
         def link() -> PrefixCaches:
             client = FailoverClient(
@@ -67,8 +69,10 @@ class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
                 request_timeout=request_timeout,
                 scheme="",
                 without_tls="tls=false, or give its secureClientPort",
+                # That of a lease. (A server ends one over which no session begins after ten seconds.)
+                early=1,
             )
-            return PrefixCaches(client, login, self._layout)
+            return PrefixCaches(client, login, self._layout, folders)
 
         super().__init__(link, self._layout.root)
 

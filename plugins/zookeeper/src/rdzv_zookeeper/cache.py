@@ -19,6 +19,7 @@ from rdzv_transport import EndpointError, FailoverClient, Prefixes, contains
 
 from . import wire
 from .channel import Channel
+from .folders import Folders
 from .layout import Layout, is_incarnation_node, read_entry
 from .removal import remove
 from .security import Login
@@ -49,13 +50,15 @@ class PrefixCaches:
         session: The one that the watches belong to; it serves for everything else but leases as well.
     """
 
-    def __init__(self, client: FailoverClient, login: Login, layout: Layout) -> None:
+    def __init__(self, client: FailoverClient, login: Login, layout: Layout, folders: Folders) -> None:
         self.client = client
         # It is heard of thrice in that time, while a thread waits.
         self.session = Session(client, login, Identity(_OUTLASTS * client.request_timeout), self._note)
         self._layout = layout
         self._caches = Prefixes(
-            lambda prefix: _PrefixCache(layout.path(prefix), layout, self.session), self._unwatch, idle=_IDLE_CACHES
+            lambda prefix: _PrefixCache(layout.path(prefix), layout, self.session, folders),
+            self._unwatch,
+            idle=_IDLE_CACHES,
         )
 
     def read(self, key: str, timeout: float) -> Entry | None:
@@ -104,11 +107,12 @@ class _PrefixCache:
         channel: The connection that the watch belongs to; None until everything was read once.
     """
 
-    def __init__(self, path: str, layout: Layout, session: Session) -> None:
+    def __init__(self, path: str, layout: Layout, session: Session, folders: Folders) -> None:
         self.path = path
         self.channel: Channel | None = None
         self._layout = layout
         self._session = session
+        self._folders = folders
         self._reading = threading.Lock()
         self._entries: dict[str, Entry] = {}
         # It grows at its end at any moment; the reader takes from its beginning what it has read.
@@ -173,20 +177,27 @@ class _PrefixCache:
         return self._now
 
     def _read_everything(self, channel: Channel, deadline: float) -> None:
-        """Watch, then read, level by level."""
+        """Watch, then read, level by level: with the first one the folders that are known, and what is under them."""
         self._changed.clear()
         self._created.clear()
         self._entries = {}
-        node = [GetData(self.path, False), GetChildren(self.path, False)]
-        watched, _, top, below = channel.exchange([wire.add_watch(self.path), wire.BARRIER, *node], deadline)
+        folders = [self.path, *self._folders.under(self.path)]
+        begin = [wire.add_watch(self.path), wire.BARRIER]
+        whole = [ask(path, False) for path in folders for ask in (GetData, GetChildren)]
+        watched, _, *replies = channel.exchange([*begin, *whole], deadline)
         self._session.check(watched, self.path)
-        self._take(self.path, top)
-        nodes = self._children(self.path, below)
-        while nodes:
+        if self._session.found(replies[0], self.path) is None:
+            self._folders.saw_none()
+        for path, reply in zip(folders, replies[::2], strict=True):
+            self._take(path, reply)
+        lists = list(zip(folders, replies[1::2], strict=True))
+        while nodes := [
+            child for path, reply in lists for child in self._children(path, reply) if child not in folders
+        ]:
             data = channel.exchange([GetData(path, False) for path in nodes], deadline)
             parents = [path for path, reply in zip(nodes, data, strict=True) if self._take(path, reply)]
-            lists = channel.exchange([GetChildren(path, False) for path in parents], deadline)
-            nodes = [child for path, reply in zip(parents, lists, strict=True) for child in self._children(path, reply)]
+            below = channel.exchange([GetChildren(path, False) for path in parents], deadline)
+            lists = list(zip(parents, below, strict=True))
 
     def _read_changes(self, channel: Channel, deadline: float, first: Sequence[wire.Request]) -> None:
         """Read what has changed, until nothing has."""

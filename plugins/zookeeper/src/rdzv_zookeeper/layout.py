@@ -78,6 +78,11 @@ def _unusable(prefix: str, reason: str) -> RendezvousParameterError:
     )
 
 
+def parent_of(path: str) -> str:
+    """The node right above another one."""
+    return path.rpartition("/")[0]
+
+
 def incarnation_node(path: str, incarnation: str) -> str:
     """The node that ends with this incarnation of the key at `path`."""
     return f"{path}{_INCARNATION}{incarnation}"

@@ -18,7 +18,8 @@ from rdzv_transport import EndpointError, ReplyLostError, contains
 from . import wire
 from .channel import Channel
 from .failures import SessionEndedError
-from .layout import Layout, Version, incarnation_node, pack, read_entry
+from .folders import Folders
+from .layout import Layout, Version, incarnation_node, pack, parent_of, read_entry
 from .session import Session
 
 _LONGEST: Final = 0xFFFFF - 8192
@@ -44,6 +45,7 @@ class _Parents(Enum):
     """Which parents of a key are made, and when."""
 
     NONE = "none: as a rule they are there"
+    FIRST = "those within the run, before the transaction: it seems to have just begun"
     OF_RUN = "those within the run, by the transaction: as a rule the run has just begun"
     MADE = "none: another client has made a parent meanwhile, or the key"
     ALL = "all, before the transaction"
@@ -51,6 +53,7 @@ class _Parents(Enum):
 
 _WITHOUT_PARENT: Final = {
     _Parents.NONE: _Parents.OF_RUN,
+    _Parents.FIRST: _Parents.ALL,
     _Parents.OF_RUN: _Parents.ALL,
     _Parents.MADE: _Parents.ALL,
     _Parents.ALL: _Parents.ALL,
@@ -61,9 +64,10 @@ _WITHOUT_PARENT: Final = {
 class Writer:
     """Writes the keys of one run."""
 
-    def __init__(self, layout: Layout, acl: Sequence[ACL]) -> None:
+    def __init__(self, layout: Layout, acl: Sequence[ACL], folders: Folders) -> None:
         self._layout = layout
         self._acl = acl
+        self._folders = folders
         self._root_was_there = False
 
     def put(
@@ -83,7 +87,7 @@ class Writer:
         path = self._layout.path(key)
         write, owner = (lease, lease.identity.number) if lease else (session, 0)
         there = expect if isinstance(expect, Version) else None
-        parents = _Parents.NONE
+        parents = _Parents.FIRST if there is None and self._folders.may_lack(parent_of(path)) else _Parents.NONE
         while True:
             before, within = self._made(path, parents)
             data, transaction = self._transaction(path, value, there, owner, within)
@@ -92,11 +96,12 @@ class Writer:
             refuted = _check_certain(write, written, path, *_REFUTED)
             if not isinstance(refuted, exceptions.ZookeeperError):
                 self._root_was_there = True
+                self._folders.saw(self._within(path))
                 return PutResult(PutOutcome.APPLIED, read_entry(data, refuted))
             after = parents
             if there is None and isinstance(refuted, exceptions.NoNodeError):
                 # A parent that is there already may be one that we must not make.
-                for parent, reply in zip(before, made, strict=True):
+                for parent, reply in zip(before, made, strict=True) if parents is _Parents.ALL else ():
                     write.check(reply, parent, exceptions.NodeExistsError)
                 after = _WITHOUT_PARENT[parents]
             elif within:
@@ -134,10 +139,14 @@ class Writer:
         """The parents of a path that are made before the transaction, and those that are made in it."""
         if parents is _Parents.ALL:
             return self._layout.parents(path), ()
-        if parents is not _Parents.OF_RUN:
+        if parents not in (_Parents.OF_RUN, _Parents.FIRST):
             return (), ()
-        within = [parent for parent in self._layout.parents(path) if contains(self._layout.root, parent)]
-        return (), within[1:] if self._root_was_there else within
+        within = self._within(path)[1 if self._root_was_there else 0 :]
+        return (within, ()) if parents is _Parents.FIRST else ((), within)
+
+    def _within(self, path: str) -> Sequence[str]:
+        """The parents of a path that are of the run, the highest first."""
+        return [parent for parent in self._layout.parents(path) if contains(self._layout.root, parent)]
 
     def _transaction(
         self, path: str, value: bytes, before: Version | None, owner: int, parents: Sequence[str]
