@@ -68,7 +68,7 @@ class FailoverClient:
         scheme: What stands before an endpoint in messages.
         without_tls: What the user sets to go without TLS, for messages.
         early: How many connections are begun before they are needed, each when the one before it is there: they cost a
-            node that joins no round trip then. Who only looks makes one in vain.
+            node that joins no round trip then. Who only looks makes one too many.
 
     Attributes:
         request_timeout: See there.
