@@ -26,7 +26,10 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
-NEED_SERVICES = {"test", "soak", "smoke", "tox", "wheels", "services", "chaos", "bench", "scale", "capabilities"}
+NEED_SERVICES = {
+    *("test", "soak", "smoke", "tox", "wheels", "services"),
+    *("chaos", "bench", "trips", "scale", "capabilities"),
+}
 
 # Most tests wait for something, so more processes than a small machine has cores; each starts servers of its own.
 # Tests of one file stay together, with their servers, until a process has none left and takes from others.

@@ -80,6 +80,12 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def trips(session: nox.Session) -> None:
+    """Count the round trips of a world anew, on all backends or on those named, and write dev/bench/trips.toml."""
+    run_module(session, "bench.counted", *session.posargs, PYTHONPATH=str(ROOT / "dev"))
+
+
+@nox.session
 def scale(session: nox.Session) -> None:
     """Run thousands of nodes of the real engine on one real service: `scale --nodes 10000`, `scale --help`."""
     run_module(session, "scale", *session.posargs, PYTHONPATH=str(ROOT / "dev"))

@@ -53,3 +53,27 @@ def test_it_closes_while_connections_begin(server: socket.socket, monkeypatch: p
     assert not proxy._threads
     for client in clients:
         client.close()
+
+
+def test_a_late_piece_waits_for_none_before_it(server: socket.socket) -> None:
+    """As on a long line; one after the other, those here would take four seconds."""
+    lag, pieces = 0.2, 20
+    with FaultProxy(server.getsockname()[1]) as proxy:
+        proxy.slow(lag)
+        began = time.monotonic()
+        with _connect(proxy) as client:
+            server.setblocking(True)
+            far = server.accept()[0]
+            connected = time.monotonic()
+            for number in range(pieces):
+                far.sendall(b"%d," % number)
+                time.sleep(0.01)  # so that they are not one piece
+            far.close()
+            with client.makefile("rb") as answer:
+                first = answer.read(1)
+                came = time.monotonic()
+                rest = answer.read()
+    assert first + rest == b"".join(b"%d," % number for number in range(pieces))
+    assert connected - began >= lag
+    assert came - connected >= lag
+    assert time.monotonic() - connected < pieces * lag / 2

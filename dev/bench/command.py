@@ -19,7 +19,7 @@ from rdzv_conformance.servers import ServiceMissingError
 import bench
 
 from . import report
-from .measures import gather, idle, late, loss, spare, start, store
+from .measures import gather, idle, late, loss, spare, start, store, trips
 from .pool import PROCESSES, WorkerPoolError
 from .quiet import Quiet
 from .rows import ROWS, Row
@@ -77,6 +77,7 @@ def groups(extent: Extent) -> Iterator[Group]:
     yield "late", "late", late.NODES, partial(late.late, bound=extent.bound)
     yield "loss", "loss", loss.NODES, partial(loss.loss, bound=extent.bound)
     yield "spare", "spare", spare.NODES, partial(spare.spare, bound=extent.bound)
+    yield "trips", "trips-together", trips.NODES, trips.trips
     for nodes in extent.idle_sizes:
         yield "idle", "idle-calls", nodes, partial(idle.idle, nodes=nodes, seconds=extent.idle_seconds)
 
@@ -102,7 +103,7 @@ class Run:
                 if repetition >= (self._extent.repeat if group[2] <= _SMALL else self._extent.repeat_large):
                     continue
                 for row in self._rows:
-                    if (row.gathers and group[0] != "gather") or (group[0] == "spare" and not row.ours):
+                    if not row.does(group[0]):
                         continue
                     self._tell(f"{repetition + 1}.{number + 1}/{len(self._groups)} {group[0]} {group[2]} {row.name}")
                     began = time.monotonic()

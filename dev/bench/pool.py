@@ -99,9 +99,11 @@ class WorkerPool:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = list(members)
+        self.specs: Sequence[NodeSpec] = ()
 
     def make(self, specs: Sequence[NodeSpec]) -> None:
-        """Make the nodes, spread evenly."""
+        """Make the nodes, spread evenly; once more: others in their place."""
+        self.specs = specs
         for start, member in enumerate(self.members):
             share = specs[start :: len(self.members)]
             member.nodes = len(share)

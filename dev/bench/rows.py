@@ -40,6 +40,14 @@ class Row:
         """Whether it is rdzv."""
         return self.kind == "ours"
 
+    def does(self, group: str) -> bool:
+        """Whether a group of things is measured of it: see `command.groups`."""
+        if group == "spare":
+            return self.ours and not self.gathers
+        if group == "trips":
+            return self.backend != "sqlite" and not self.gathers
+        return group == "gather" or not self.gathers
+
     def command(self, peers: str) -> Sequence[str]:
         """How to start its nodes; see `worker.py`.
 

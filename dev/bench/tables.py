@@ -38,6 +38,13 @@ _TABLES: Final = {
         _Column("store: get", "store-get", "/s"),
         _Column("store: add", "store-add", "/s"),
     ],
+    "Round trips, one after the other, until all of 4 nodes know their world": [
+        _Column("all at once", "trips-together"),
+        _Column("all come back", "trips-again"),
+        _Column("the last arrives: known", "trips-known"),
+        _Column("first call", "trips-first"),
+        _Column("from nothing", "trips-nothing"),
+    ],
     "Members with nothing to do, per node; the server's CPU s/min for all": [
         _Column("calls/s, {} nodes", "idle-calls"),
         _Column("KB/s, {} nodes", "idle-kb"),
@@ -47,7 +54,7 @@ _TABLES: Final = {
     "What a process pays for the import": [_Column("import", "import", " s"), _Column("memory", "memory", " MB")],
     "Processors that others used, before each measurement": [
         _Column(f"{name} {{:,}}", f"load-{name}")
-        for name in ("gather", "start", "store", "late", "loss", "spare", "idle")
+        for name in ("gather", "start", "store", "late", "loss", "spare", "trips", "idle")
     ],
 }
 
@@ -121,7 +128,7 @@ def _why_empty(samples: Samples, row: str, measure: str, nodes: int) -> str:
     if measure == "idle-server" and row == "rdzv/sqlite":
         return "no server"
     # What is measured together has one reason.
-    whole = {"idle": "idle-calls", "store": "store-set"}.get(measure.partition("-")[0])
+    whole = {"idle": "idle-calls", "store": "store-set", "trips": "trips-together"}.get(measure.partition("-")[0])
     together = [whole] if whole else ["gather", "again-gather", "import"]
     reasons = (samples.reason(row, one, nodes) for one in together)
     return next(filter(None, reasons), "not measured")

@@ -53,18 +53,24 @@ class Testbed:
 
     @contextmanager
     def pool(
-        self, row: Row, nodes: int, min_nodes: int | None = None, waiting: int = 0, **more: Any
+        self,
+        row: Row,
+        nodes: int,
+        min_nodes: int | None = None,
+        waiting: int = 0,
+        endpoint: str | None = None,
+        **more: Any,
     ) -> Iterator[WorkerPool]:
         """The nodes of a new run of a row: as many as fit into its world, and those that wait for room.
 
-        See `nodes.NodeSpec` for what `more` may say.
+        See `nodes.NodeSpec` for what `more` may say. `endpoint` leads to the service on a way of its own.
 
         Raises:
             WorkerPoolError: They cannot be made, or what they need cannot be imported.
             ServiceMissingError: Their service is not on this machine.
         """
         self.prepare(row)
-        endpoint = self.service(row).endpoint
+        endpoint = endpoint or self.service(row).endpoint
         run_id = f"bench-{time.monotonic_ns()}"
         sizes = min_nodes or nodes, nodes
         more |= {"alone": row.alone}

@@ -23,7 +23,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TextIO, TypeVar
 
-from bench.nodes import TALLY, Node, NodeSpec
+from bench.nodes import TALLY, NewNode, Node, NodeSpec
 
 _T = TypeVar("_T")
 _SWITCH_INTERVAL = 1.0
@@ -37,12 +37,14 @@ class Worker:
     def __init__(self, kind: Any) -> None:
         self._make: Callable[[NodeSpec], Node] = kind.make
         self._nodes: list[Node] = []
+        self._former: list[Node] = []
         # A node's program has a thread before it joins: making one is no part of what a round costs.
         self._threads = ThreadPoolExecutor()
 
     def make(self, specs: list[dict[str, Any]]) -> int:
-        """Make the nodes."""
-        self._nodes = [self._make(NodeSpec(**spec)) for spec in specs]
+        """Make the nodes; those that there were stay, and so does what a process shares."""
+        self._former += self._nodes
+        self._nodes = [self._node(NodeSpec(**spec)) for spec in specs]
         self._threads = ThreadPoolExecutor(len(specs))
         present = threading.Barrier(len(specs))
         self._each(lambda node: present.wait())
@@ -100,6 +102,9 @@ class Worker:
         """Release everything."""
         self._each(Node.end)
         return True
+
+    def _node(self, spec: NodeSpec) -> Node:
+        return NewNode(lambda: self._make(spec)) if spec.new else self._make(spec)
 
     def _each(self, work: Callable[[Any], _T], at: float = 0.0) -> list[_T]:
         """Do something with every node, each on a thread of its own, from a moment on."""

@@ -688,13 +688,46 @@ class TestWait:
         view, began = leases.read_all("nodes", timeout=CALL), backend.now
         ended = leases.open_lease(15.0, timeout=CALL)
         leases.put("nodes/a", b"", expect=ABSENT, lease=ended, timeout=CALL)
-        ended.revoke(CALL)
+        assert ended.keep_alive(CALL)
+        overwrite_first(backend, b"expired")
         assert not leases.read_all("nodes", timeout=CALL).entries, "a fresh look sees the end at once"
         other = HeartbeatLeases(backend, 5.0, lambda: backend.now)
         view = other.wait("nodes", Snapshot(view.entries, parse(backend.read_all("nodes", timeout=CALL))), timeout=5.0)
         assert view.entries
         assert not other.wait("nodes", view, timeout=5.0).entries
         assert backend.now == began + 0.75
+
+    def test_what_an_owner_gives_up_is_gone_for_those_that_wait_without_a_look(
+        self, backend: Watched, leases: HeartbeatLeases
+    ) -> None:
+        lease = leases.open_lease(15.0, timeout=CALL)
+        leases.put("nodes/a", b"first", expect=ABSENT, lease=lease, timeout=CALL)
+        there = leases.read("nodes/a", timeout=CALL)
+        assert there is not None
+        leases.put("nodes/a", b"second", expect=there.token, lease=lease, timeout=CALL)
+        other = HeartbeatLeases(backend, 5.0, lambda: backend.now)
+        view, began = other.read_all("nodes", timeout=CALL), backend.now
+        assert view.entries
+        lease.revoke(CALL)
+        looks = len(backend.looks)
+        assert not other.wait("nodes", view, timeout=5.0).entries
+        assert (backend.now, len(backend.looks)) == (began, looks)
+        assert other.read("nodes/a", timeout=CALL) is None
+        again = other.open_lease(15.0, timeout=CALL)
+        put = other.put("nodes/a", b"third", expect=ABSENT, lease=again, timeout=CALL)
+        assert put.outcome is PutOutcome.APPLIED, "its place is taken"
+
+    def test_a_lease_is_over_although_nothing_says_so_to_those_that_wait(
+        self, backend: Watched, leases: HeartbeatLeases
+    ) -> None:
+        lease = leases.open_lease(15.0, timeout=CALL)
+        leases.put("nodes/a", b"mine", expect=ABSENT, lease=lease, timeout=CALL)
+        # Another's, or a later one of this owner: it is no more what hung on the lease.
+        backend.put("nodes/a", b"\nanother", expect=ANY, timeout=CALL)
+        lease.revoke(CALL)
+        there = leases.read("nodes/a", timeout=CALL)
+        assert there is not None
+        assert there.value == b"another"
 
     def test_without_leases_nothing_is_looked_at(self, backend: Watched, leases: HeartbeatLeases) -> None:
         leases.put("nodes/a", b"", expect=ABSENT, timeout=CALL)

@@ -1,9 +1,11 @@
 """A TCP proxy to a server, which holds bytes back, loses replies, breaks, or answers by itself."""
 
+import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
@@ -73,8 +75,7 @@ class FaultProxy:
 
     def pass_replies(self, near: socket.socket, far: socket.socket) -> None:
         """Pass on what comes from the server, until it hangs up or a reply is to be lost."""
-        while data := far.recv(1 << 20):
-            self._closed.wait(self._lag)
+        for data in self._late(far):
             self._gates["replies"].wait()
             if self.loses_replies:
                 return
@@ -90,7 +91,7 @@ class FaultProxy:
                 gate.clear()
 
     def slow(self, seconds: float) -> None:
-        """Have each answer come so much later."""
+        """Have each answer come so much later, and each connection."""
         self._lag = seconds
 
     def heal(self, lose: bool = True) -> None:
@@ -148,6 +149,8 @@ class FaultProxy:
         with ExitStack() as stack:
             self._release(near, stack)
             self._gates["requests"].wait()
+            # The client's system has made the connection already: what it sends by it is late instead.
+            self._closed.wait(self._lag)
             if near not in self._open:
                 return  # it was broken meanwhile: what it has sent is lost
             far = socket.create_connection(self._server) if self._server[1] else socket.socket()
@@ -160,6 +163,21 @@ class FaultProxy:
             self._pass(self.pass_requests, near, far)
             if replies:
                 replies.join()
+
+    def _late(self, far: socket.socket) -> Iterator[bytes]:
+        """What comes from the server, piece by piece, as late as `slow` says: no piece waits for the one before it."""
+        held: deque[tuple[float, bytes]] = deque()
+        with selectors.DefaultSelector() as selector:
+            selector.register(far, selectors.EVENT_READ)
+            while not held or held[-1][1]:
+                rest = max(0.0, held[0][0] - time.monotonic()) if held else None
+                if rest != 0 and selector.select(rest):
+                    held.append((time.monotonic() + self._lag, far.recv(1 << 20)))
+                elif held:
+                    yield held.popleft()[1]
+        for due, data in list(held)[:-1]:
+            self._closed.wait(max(0.0, due - time.monotonic()))
+            yield data
 
     def _release(self, end: socket.socket, stack: ExitStack) -> None:
         """Have an end closed, and no longer hung up from elsewhere."""

@@ -7,9 +7,10 @@ A kind is a module with two functions: ``load(backend)`` imports what such a nod
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["TALLY", "HandlerNode", "Node", "NodeSpec", "Tally"]
+__all__ = ["TALLY", "HandlerNode", "NewNode", "Node", "NodeSpec", "Tally"]
 
 _T = TypeVar("_T")
 
@@ -29,6 +30,7 @@ class NodeSpec:
         keep_alive: Seconds between two keep-alives, where there are any.
         last_call: Seconds that a world with its minimum waits for more, where it does.
         alone: Whether it shares nothing with the other nodes of its process.
+        new: Whether it is made only when it joins, and has looked at nothing before.
     """
 
     backend: str
@@ -41,6 +43,7 @@ class NodeSpec:
     keep_alive: int = 5
     last_call: int = 30
     alone: bool = False
+    new: bool = False
 
     def parameters(self, make: Callable[..., _T]) -> _T:
         """The parameters of PyTorch's handler, and of rdzv's, which are the same."""
@@ -77,6 +80,27 @@ class Node(Protocol):
 
     def end(self) -> None:
         """Release everything; the run is over."""
+
+
+class NewNode:
+    """A node that is made when it joins."""
+
+    pause = 0.1
+
+    def __init__(self, make: Callable[[], Node]) -> None:
+        self._made = cache(make)
+
+    def join(self) -> int:
+        return self._made().join()
+
+    def waiting(self) -> bool:
+        return self._made().waiting()
+
+    def store(self) -> Any:
+        return self._made().store()
+
+    def end(self) -> None:
+        self._made().end()
 
 
 class HandlerNode:

@@ -22,7 +22,7 @@ def load(backend: str) -> None:
 
 
 def make(spec: NodeSpec) -> Node:
-    """Make a node, and let it look at the run, so that it is connected as its peers are when they are made."""
+    """Make a node; unless it is new, it looks at the run, and so is connected as its peers are when they are made."""
     if spec.alone:
         # By an address that no other node uses: what has another endpoint is not shared.
         host, port = f"127.1.{spec.number >> 8}.{spec.number & 255}", spec.endpoint.rpartition(":")[2]
@@ -30,7 +30,8 @@ def make(spec: NodeSpec) -> Node:
     import rdzv
 
     handler = rdzv.get_rendezvous_handler(spec.parameters(rdzv.RendezvousParameters))
-    handler.is_closed()
+    if not spec.new:
+        handler.is_closed()
     return _Node(handler)
 
 

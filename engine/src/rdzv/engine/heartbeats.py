@@ -14,17 +14,21 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from rdzv_core import ABSENT, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv_core.deadline import time_left
-from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from .lease_observer import LeaseObserver, LeaseState
 from .records import HEARTBEATS
 
 _EXPIRED: Final = b"expired"
+_GONE: Final = b"gone"
+"""What an owner leaves in place of what belonged to a lease that it has ended: a change, which wakes those that wait. Of
+the end alone they learn when they look at the heartbeats next."""
 _NONE_YET: Final = Entry(b"", ABSENT, 0)
 """Stands for the heartbeat of a lease that had none yet."""
 _LEASE: Final = re.compile(rb"(\w+/\w+) (\d{1,9}\.\d{3})|")
@@ -123,6 +127,8 @@ class HeartbeatLeases(KeyValueBackend):
                 return PutResult(PutOutcome.CONFLICT, alive)
         if mine is not None and put.outcome is not PutOutcome.CONFLICT:
             mine.holds = mine.holds or key
+            if mine.holds == key:
+                mine.version = None if put.entry is None else put.entry.token
         return put if put.entry is None else replace(put, entry=_parse_entry(put.entry)[2])
 
     def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
@@ -234,6 +240,7 @@ class _HeartbeatLease(Lease):
     Attributes:
         id: Its name.
         holds: The first key that was put on it; empty: none yet.
+        version: That key's version; None: it is not known.
         ended: It has ended.
     """
 
@@ -247,6 +254,7 @@ class _HeartbeatLease(Lease):
         self._is_verified = False
         self.id = name
         self.holds = ""
+        self.version: Token | None = None
         self.ended = False
 
     def use(self) -> bytes:
@@ -275,6 +283,11 @@ class _HeartbeatLease(Lease):
         while not is_done:
             put = self._write(_EXPIRED, deadline)
             is_done = put.outcome is PutOutcome.APPLIED or not _goes_on(put.entry)
+        if self.version is not None:
+            # The lease is over, whatever becomes of this.
+            with suppress(RendezvousError):
+                left = time_left(deadline, self._clock())
+                self._inner.put(self.holds, _GONE, expect=self.version, timeout=left)
 
     def _write(self, value: bytes, deadline: float) -> PutResult:
         """Write its key if that holds what this owner knows; afterwards it knows the value of the key."""
@@ -310,6 +323,8 @@ def parse(raw: Snapshot) -> Parsed:
     """Tell the names of leases apart from values."""
     entries, leases, ttls = {}, {}, {}
     for key, entry in raw.entries.items():
+        if entry.value == _GONE:
+            continue
         lease, ttl, entries[key] = _parse_entry(entry)
         if lease:
             leases[key], ttls[lease] = lease, ttl

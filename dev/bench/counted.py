@@ -1,0 +1,54 @@
+"""Round trips as they are counted, which a slow machine does not change: ``python3 dev.py trips`` records them."""
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from rdzv_conformance.servers import SERVERS
+
+from .lines import CountedLine
+from .measures.trips import trips
+from .rows import ROWS
+from .testbed import Testbed
+
+__all__ = ["BACKENDS", "count", "recorded"]
+
+BACKENDS: Final = ("c10d", *SERVERS)
+_RECORD: Final = Path(__file__).with_name("trips.toml")
+_HEAD: Final = """\
+# Round trips that lie one after the other until all of four nodes know their world, as measures/trips.py has them: the
+# most of five, but for one. `python3 dev.py trips` writes them anew; a test fails when a backend needs one more.
+"""
+_REPEAT: Final = 5
+"""How often each is counted: nodes that call at once do not always come in the same order."""
+_LIMIT: Final = 60
+
+
+def count(backend: str) -> dict[str, int]:
+    """The round trips of a backend of rdzv, by what happens."""
+    with Testbed(sys.executable, _LIMIT) as testbed:
+        samples = trips(testbed, ROWS[f"rdzv/{backend}"], CountedLine)
+        return {sample.measure.removeprefix("trips-"): int(sample.value or 0) for sample in samples}
+
+
+def recorded() -> dict[str, dict[str, int]]:
+    """The same as it was recorded, by backend."""
+    return tomllib.loads(_RECORD.read_text())
+
+
+def main(*backends: str) -> None:
+    """Record those of some backends, or of all."""
+    for backend in backends or BACKENDS:
+        counts = [count(backend) for _ in range(_REPEAT)]
+        print(backend, *counts, sep="\n  ", flush=True)
+        usual = {name: sorted(each[name] for each in counts)[-2] for name in counts[0]}
+        lines = (
+            f"{name} = {{ {', '.join(f'{what} = {trips}' for what, trips in found.items())} }}\n"
+            for name, found in sorted((recorded() | {backend: usual}).items())
+        )
+        _RECORD.write_text("".join([_HEAD, *lines]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

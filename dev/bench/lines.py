@@ -1,0 +1,103 @@
+"""Lines to a service that is far away, which tell how many round trips have passed: by a clock, or counted."""
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+from rdzv_conformance.proxy import FaultProxy
+
+__all__ = ["LAG", "CountedLine", "Line", "TimedLine"]
+
+LAG: Final = 0.2
+"""Seconds of a round trip: so many that those of the processors count for little."""
+_SETTLE: Final = 30
+"""Trips after which nodes wait that have called."""
+_LOOK: Final = 0.01
+_STILL: Final = 10
+"""So many looks in a row at which nothing has passed: all wait for what is held back."""
+
+_SETTLED: Final = 4.0
+"""Seconds after which it does not matter what still passes."""
+
+
+class TimedLine(FaultProxy):
+    """Each answer comes later by `LAG`, and so does each connection. What passes on it is what users wait for."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.slow(LAG)
+
+    def trips(self) -> float:
+        """How many could have passed until now."""
+        return time.monotonic() / LAG
+
+    def settle(self) -> None:
+        """Wait until those wait that have called."""
+        time.sleep(_SETTLE * LAG)
+
+
+class CountedLine(FaultProxy):
+    """Holds back answers and connections until nothing else passes, then lets all of them go: one round trip.
+
+    So a slow machine changes nothing, and what nodes wait for beside the service counts for nothing.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._held: list[tuple[socket.socket, bytes]] = []
+        self._trips = self._still = 0
+        self._next = threading.Condition()
+        super().__init__(port)
+        self._start(self._count)
+
+    def trips(self) -> float:
+        """How many have passed until now."""
+        return self._trips
+
+    def settle(self) -> None:
+        """Wait until nothing passes any more, or only what nodes ask now and then."""
+        deadline = time.monotonic() + _SETTLED
+        self._still = 0
+        while self._still < 5 * _STILL and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+
+    def pass_requests(self, near: socket.socket, far: socket.socket) -> None:
+        self._await_next(near)  # it is connected then
+        while data := near.recv(1 << 20):
+            self._still = 0
+            far.sendall(data)
+
+    def pass_replies(self, near: socket.socket, far: socket.socket) -> None:
+        while data := far.recv(1 << 20):
+            self._hold(near, data)
+        self._await_next(near)
+
+    def _hold(self, near: socket.socket, data: bytes) -> int:
+        with self._next:
+            self._still = 0
+            self._held.append((near, data))
+            return self._trips
+
+    def _await_next(self, near: socket.socket) -> None:
+        now = self._hold(near, b"")
+        with self._next:
+            self._next.wait_for(lambda: self._trips > now or self._closed.is_set())
+
+    def _count(self) -> None:
+        while not self._closed.wait(_LOOK):
+            with self._next:
+                self._still += 1
+                if not self._held or self._still < _STILL:
+                    continue
+                going, self._held, self._still = self._held, [], 0
+                for near, data in going:
+                    with suppress(OSError):
+                        near.sendall(data)
+                self._trips += 1
+                self._next.notify_all()
+        with self._next:
+            self._next.notify_all()
+
+
+Line = TimedLine | CountedLine

@@ -1,0 +1,54 @@
+"""How many round trips lie one after the other between the last node's call and the world that all know.
+
+The nodes are processes, and the service is far away: see `lines.py`. The last of them comes when the others wait:
+
+* known: it is connected and has looked at the run before, as a node has that was made in time;
+* first: its process has had another node before, but it is made by its call;
+* nothing: its process has imported what it needs and done nothing else.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from ..lines import Line, TimedLine
+from ..pool import Member, WorkerPool, WorkerPoolError
+from ..rows import Row
+from ..samples import Sample
+from ..testbed import Testbed
+
+__all__ = ["NODES", "trips"]
+
+NODES = 4
+KEEP_ALIVE = 15
+"""Seconds: nothing else shall pass on the line."""
+
+
+def trips(testbed: Testbed, row: Row, line: Callable[[int], Line] = TimedLine) -> Iterator[Sample]:
+    """Round trips, with all at once, as they come back, and as the last of them comes: see above."""
+    port = int(testbed.service(row).endpoint.rpartition(":")[2])
+    with line(port) as far:
+        nodes = partial(testbed.pool, row, NODES, endpoint=far.endpoint, keep_alive=KEEP_ALIVE)
+        with nodes() as pool:
+            far.settle()
+            for name in ("together", "again"):
+                yield Sample(row.name, f"trips-{name}", NODES, _passed(far, pool, pool.members, testbed.limit))
+        for name in ("known", "first", "nothing"):
+            with nodes(new=name == "nothing") as pool:
+                *others, last = pool.members
+                if name == "first":
+                    WorkerPool([last]).make([replace(pool.specs[-1], new=True)])
+                for member in others:
+                    member.order("join", at=0.0)
+                far.settle()
+                yield Sample(row.name, f"trips-{name}", NODES, _passed(far, pool, [last], testbed.limit))
+
+
+def _passed(line: Line, pool: WorkerPool, callers: Iterable[Member], limit: float) -> float:
+    """How many pass until all are in their world, from the call of some of them on."""
+    began = line.trips()
+    for member in callers:
+        member.order("join", at=0.0)
+    if (worlds := {size for span in pool.answers(limit) for size in span["worlds"]}) != {str(NODES)}:
+        raise WorkerPoolError(f"in worlds of {', '.join(sorted(worlds))}")
+    return line.trips() - began
