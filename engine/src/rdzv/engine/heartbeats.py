@@ -27,8 +27,8 @@ from .records import HEARTBEATS
 
 _EXPIRED: Final = b"expired"
 _GONE: Final = b"gone"
-"""What an owner leaves in place of what belonged to a lease that it has ended: a change, which wakes those that wait. Of
-the end alone they learn when they look at the heartbeats next."""
+"""What an owner leaves in place of what belonged to a lease that it has ended: a change, which wakes those that wait.
+Of the end alone they learn when they look at the heartbeats next."""
 _NONE_YET: Final = Entry(b"", ABSENT, 0)
 """Stands for the heartbeat of a lease that had none yet."""
 _LEASE: Final = re.compile(rb"(\w+/\w+) (\d{1,9}\.\d{3})|")
