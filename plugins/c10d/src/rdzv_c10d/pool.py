@@ -91,8 +91,7 @@ class ConnectionPool:
         taken = self._take(deadline, check_open)
         if isinstance(taken, Connection):
             result, error = self._do(taken, work, deadline)
-            # An error is kept for long, and with it what its frames hold.
-            del taken
+            del taken  # An error is kept for long, and with it what its frames hold.
             if error is None:
                 return cast("_T", result)
             check_open()
@@ -182,18 +181,15 @@ class ConnectionPool:
             self._changed.notify_all()
         if idle:
             _do_last(idle[-1], last_work)
-        # From here on nothing refers to a connection: the host counts those that are open.
-        _end(idle)
+        _end(idle)  # From here on nothing refers to a connection: the host counts those that are open.
         if not self._await_end():
-            # Some are stuck in a call to a silent host.
-            with self._changed:
+            with self._changed:  # Some are stuck in a call to a silent host.
                 stuck: list[Connection | _Worker] = [*self._busy, *self._workers]
             for one in stuck:
                 one.cut()
             self._locator.cut()
             self._await_end()
-        # That of a line, if one is being made.
-        self._locator.cut()
+        self._locator.cut()  # That of a line, if one is being made.
         self._locator.release(at_once=at_once)
 
     def put_back(self, one: "Connection | _Worker", session: Session) -> bool:
@@ -225,8 +221,9 @@ class ConnectionPool:
             return self._changed.wait_for(lambda: not (self._workers or self._busy), _SHUTDOWN_GRACE)
 
     def _take(self, deadline: float, check_open: Check) -> "Connection | _Worker":
+        """A connection that is idle, or its worker; one that is in use may come back before another one is made."""
         with self._changed:
-            crowded = 0.0
+            crowded, connecting = 0.0, None
             while True:
                 check_open()
                 if self._closed:
@@ -236,12 +233,15 @@ class ConnectionPool:
                     if isinstance(taken, Connection):
                         self._busy.add(taken)
                     return taken
+                if connecting is not None and connecting.done() and (error := connecting.exception()) is not None:
+                    raise error
                 now = time.monotonic()
                 crowded = crowded or (now + _CROWDED if self._busy else now)
                 is_full = self._is_full()
                 if now >= crowded and not is_full:
                     self._newest = self._start_worker("rdzv-c10d-worker")
-                    return self._newest
+                    connecting = self._newest.do(lambda connection: None, deadline)
+                    continue
                 if now >= deadline:
                     raise self.no_answer()
                 self._changed.wait(min(deadline - now, _POLL_INTERVAL if is_full else crowded - now))
@@ -287,8 +287,7 @@ class ConnectionPool:
             return False
 
     def _start_worker(self, name: str) -> "_Worker":
-        # Its end, if that comes at once, waits for the lock that we hold.
-        worker = _Worker(self, name)
+        worker = _Worker(self, name)  # Its end, if that comes at once, waits for the lock that we hold.
         self._workers.add(worker)
         return worker
 

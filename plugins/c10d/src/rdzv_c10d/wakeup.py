@@ -133,20 +133,19 @@ class WakeupKey:
         self.wake()
 
     def _hear(self, connection: Connection) -> None:
-        store, rung = connection.store, False
+        store = connection.store
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._listeners or self._closing)
-            if rung:
-                connection.check_room()
-                store.delete_key(self.key)
-                self.wake()
-            if self._closing:
-                return
+                if self._closing:
+                    return
             started = time.monotonic()
             try:
                 store.wait([self.key], _LONG)
             except FAILURES:
                 if time.monotonic() - started < _LONG.total_seconds() / 2:
                     raise
-            rung = True
+            # At once, though perhaps no thread waits now: the next one need not wait for this.
+            connection.check_room()
+            store.delete_key(self.key)
+            self.wake()
