@@ -657,6 +657,7 @@ class TestReforming:
         lead = Leader(harness, state=over, attempt=1)
         put = lead.coroutine.to_write(records.pending_key(2))
         assert decode(LeaderRecord, put.payload) == LeaderRecord("a", 0, 2, 4)
+        assert isinstance(lead.coroutine.go(), ReadAll), "what it saw before the announcement may be too old"
         lead.coroutine.to_write(STATE_KEY)
         lead.go()
         assert (state_of(harness).attempt, state_of(harness).round) == (1, 2)
