@@ -18,7 +18,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("bench.counted")
 
 
-@pytest.mark.parametrize("backend", ["c10d", *SERVERS])
+# The nodes of c10d import torch, and have most to wait for.
+@pytest.mark.parametrize("backend", [pytest.param("c10d", marks=pytest.mark.soak), *SERVERS])
 def test_no_more_round_trips_than_recorded(counted: Any, backend: str) -> None:
     if backend in SERVERS:
         require_service(SERVERS[backend])
