@@ -713,7 +713,8 @@ while leads() and not node.stopped:
             Change(
                 leader._publish,
                 {
-                    "yield from worlds.write_world(decision.state, nonce, node.background_deadline, same)": (
+                    "yield from worlds.write_world("
+                    "decision.state, nonce, node.background_deadline, same, node.creates_at_once)": (
                         "replace(decision.state, world=(), pages=same) if same else "
                         "(yield from worlds.write_world(decision.state, nonce, node.background_deadline))"
                     )
