@@ -207,6 +207,15 @@ def test_a_connection_that_was_begun_early_and_has_ended_is_replaced() -> None:
         sockets.abandon(address)
         with early:
             assert early.recv(1) == b""
+        for _ in range(2):
+            # As two threads may that have connected at once: one is enough.
+            sockets.begin(address)
+        kept, _ = listener.accept()
+        second, _ = listener.accept()
+        with kept, second:
+            assert second.recv(1) == b""
+            sockets.connect(address, "", time.monotonic() + 5).send(b"x", time.monotonic() + 5)
+            assert kept.recv(1) == b"x"
     with closing(Sockets(None, None, "")) as sockets:
         sockets.begin(address)
         with pytest.raises(EndpointError, match="not connected"):

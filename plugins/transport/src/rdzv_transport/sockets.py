@@ -302,7 +302,9 @@ class Sockets:
         """Begin to connect one that the next `connect` takes: it costs that one no round trip then."""
         with contextlib.suppress(OSError), self._new(address) as sock:
             sock.begin(address.place)
-            self._begun[address] = sock, time.monotonic() + _PROMPT
+            kept, _ = self._begun.setdefault(address, (sock, time.monotonic() + _PROMPT))
+            if kept is not sock:
+                sock.close()  # another thread was sooner
 
     def abandon(self, address: Address) -> None:
         """Close what was begun."""
