@@ -311,8 +311,8 @@ def test_any_timeout_will_do(serve: Serve, watch: Watch, timeout: float) -> None
     assert watcher.wait(seen, timeout).entries["p"].value == b"2"
 
 
-def test_a_reading_is_gone_on_with_by_the_next_wait(serve: Serve, watch: Watch) -> None:
-    """On a slow network a wait may be shorter than a round trip."""
+def amid_a_reading(serve: Serve, watch: Watch) -> tuple[News, Watcher, Snapshot]:
+    """A watch that reads after a change, of which its poll cannot tell, and has not got the answer yet."""
     news = serve()
     watcher = watch(news.endpoint, reads=True)
     since = watcher.read_all()
@@ -321,6 +321,12 @@ def test_a_reading_is_gone_on_with_by_the_next_wait(serve: Serve, watch: Watch) 
     news.change(2)
     while news.asked.count("/now") < 2:
         assert watcher.wait(since, 0.01) is since
+    return news, watcher, since
+
+
+def test_a_reading_is_gone_on_with_by_the_next_wait(serve: Serve, watch: Watch) -> None:
+    """On a slow network a wait may be shorter than a round trip."""
+    news, watcher, since = amid_a_reading(serve, watch)
     for _ in range(5):
         assert watcher.wait(since, 0.01) is since
     news.speaks.set()
@@ -354,14 +360,7 @@ def test_while_changes_come_in_bursts_the_first_is_followed_by_a_reading(serve: 
 
 
 def test_a_reading_that_fails_is_made_anew_and_then_reported(serve: Serve, watch: Watch) -> None:
-    news = serve()
-    watcher = watch(news.endpoint, reads=True)
-    since = watcher.read_all()
-    watcher.tells = False
-    news.speaks.clear()
-    news.change(2)
-    while news.asked.count("/now") < 2:
-        assert watcher.wait(since, 0.01) is since
+    news, watcher, since = amid_a_reading(serve, watch)
     news.status = 503
     news.speaks.set()
     with pytest.raises(RendezvousConnectionError, match="it has no leader"):

@@ -251,9 +251,8 @@ class Client(FailoverClient):
             idle.append(connection)
         else:
             connection.close()
-        if len(idle) == _IDLE and (address := connection.member.address) is not None:
-            # There are enough without one that was begun.
-            self.sockets.abandon(address)
+        if len(idle) == _IDLE:
+            self.abandon(connection.member)  # there are enough without one that was begun
 
     def _understand(self, connection: Connection, reply: Reply, read: Callable[[Reply], _T]) -> _T:
         if reply.status == 400 and b"HTTP request to an HTTPS server" in reply.body:

@@ -172,14 +172,18 @@ class FailoverClient:
     def demote(self, member: Member) -> None:
         """Try a member after all others from now on."""
         member.failed = True
-        if member.address is not None:
-            self.sockets.abandon(member.address)
+        self.abandon(member)
         with self._lock:
             if member in self._members:
                 self._members = (*(other for other in self._members if other is not member), member)
 
     def hang_up(self, member: Member) -> None:
         """End the connections to a member that are kept, which are none here."""
+
+    def abandon(self, member: Member) -> None:
+        """End the connection to a member that was begun early, if there is one."""
+        if member.address is not None:
+            self.sockets.abandon(member.address)
 
     def connect(self, member: Member, deadline: float) -> TimedSocket:
         """A new connection to a member. See `Sockets.connect`."""
