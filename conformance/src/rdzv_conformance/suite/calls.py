@@ -15,28 +15,22 @@ from rdzv_core.threads import in_thread
 from ..meanwhile import open_files
 from .base import CALL, KEY, ROOT, Verdict, leave_out
 
-
-def deletes_versions(backend: KeyValueBackend) -> bool:
-    """Whether a backend deletes on a condition."""
-    return type(backend).delete_version is not KeyValueBackend.delete_version
-
-
-def need_delete_version(test: pytest.Item, backend: KeyValueBackend) -> None:
-    """End a test that is about deletes on a condition, where the backend has none."""
-    if not deletes_versions(backend):
-        why = f"'{backend.name}' inherits `delete_version`: keys that are deleted from a store leave some bytes"
-        leave_out(test, Verdict.UNSUPPORTED, why)
+_INHERITED: Final = {
+    "delete_version": "keys that are deleted from a store leave some bytes",
+    "create_all": "the pages of a large world are put one by one",
+}
+"""What it means that a backend inherits an optional method, which is no capability."""
 
 
-def creates_at_once(backend: KeyValueBackend) -> bool:
-    """Whether a backend makes many keys in one step."""
-    return type(backend).create_all is not KeyValueBackend.create_all
+def has_own(backend: KeyValueBackend, method: str) -> bool:
+    """Whether a backend has an optional method, and does not inherit the one that refuses."""
+    return getattr(type(backend), method) is not getattr(KeyValueBackend, method)
 
 
-def need_create_all(test: pytest.Item, backend: KeyValueBackend) -> None:
-    """End a test that is about keys made in one step, where the backend does not."""
-    if not creates_at_once(backend):
-        why = f"'{backend.name}' inherits `create_all`: the pages of a large world are put one by one"
+def need_own(test: pytest.Item, backend: KeyValueBackend, method: str) -> None:
+    """End a test that is about an optional method, where the backend inherits it."""
+    if not has_own(backend, method):
+        why = f"'{backend.name}' inherits `{method}`: {_INHERITED[method]}"
         leave_out(test, Verdict.UNSUPPORTED, why)
 
 
@@ -65,13 +59,13 @@ def calls_of(
             "keep_alive": lambda: kept.keep_alive(timeout),
             "revoke": lambda: revoked.revoke(timeout),
         }
-    if deletes_versions(client) and is_served:
+    if has_own(client, "delete_version") and is_served:
         # Of a key that is gone, and no part of what is waited for.
         there = client.put("removed", b"x", expect=ABSENT, timeout=CALL).entry
         client.delete("removed", timeout=CALL)
         assert there is not None
         calls["delete_version"] = lambda: client.delete_version("removed", there.token, timeout=timeout)
-    if creates_at_once(client):
+    if has_own(client, "create_all"):
         calls["create_all"] = lambda: client.create_all(dict.fromkeys(("suite/0", "suite/1"), b"x"), timeout=timeout)
     return calls
 

@@ -9,7 +9,7 @@ from rdzv_core.errors import RendezvousUnsupportedError
 
 from ..meanwhile import holds, wait_for
 from .base import CALL, ROOT, Clients, Conformance, Verdict, leave_out, refusal
-from .calls import creates_at_once, need_create_all
+from .calls import has_own, need_own
 
 _RACES: Final = 20
 _FOLDER: Final = f"{ROOT}/pages"
@@ -23,13 +23,13 @@ class CreatingConformance(Conformance):
     @pytest.fixture
     def creating(self, request: pytest.FixtureRequest, client: KeyValueBackend) -> None:
         """Leaves out the tests for what the backend inherits."""
-        need_create_all(request.node, client)
+        need_own(request.node, client, "create_all")
 
     def test_service_without_creations_at_once_says_so(
         self, request: pytest.FixtureRequest, client: KeyValueBackend
     ) -> None:
         """An inherited `create_all` refuses at once, and makes nothing."""
-        if creates_at_once(client):
+        if has_own(client, "create_all"):
             leave_out(request.node, Verdict.NOT_NEEDED, f"'{client.name}' makes many keys at once")
         assert client.creates_at_once == 1, "creates_at_once is declared, and create_all is inherited"
         refusal(lambda: client.create_all({f"{_FOLDER}/0": b"x"}, timeout=CALL), RendezvousUnsupportedError)

@@ -11,7 +11,7 @@ from rdzv_core.errors import RendezvousUnsupportedError
 
 from ..meanwhile import holds, wait_for
 from .base import CALL, KEY, ROOT, Clients, Conformance, Verdict, leave_out, refusal
-from .calls import deletes_versions, need_delete_version
+from .calls import has_own, need_own
 from .register import foreign_tokens
 
 _RACES: Final = 50
@@ -25,13 +25,13 @@ class DeletingConformance(Conformance):
     @pytest.fixture
     def deleting(self, request: pytest.FixtureRequest, client: KeyValueBackend) -> None:
         """Leaves out the tests for what the backend inherits."""
-        need_delete_version(request.node, client)
+        need_own(request.node, client, "delete_version")
 
     def test_service_without_conditional_deletes_says_so(
         self, request: pytest.FixtureRequest, client: KeyValueBackend
     ) -> None:
         """An inherited `delete_version` refuses at once, and removes nothing."""
-        if deletes_versions(client):
+        if has_own(client, "delete_version"):
             leave_out(request.node, Verdict.NOT_NEEDED, f"'{client.name}' deletes on a condition")
         there = _write(client)
         refusal(lambda: _delete(client, there.token), RendezvousUnsupportedError)

@@ -14,7 +14,7 @@ from ..deadlines import eventually
 from ..meanwhile import wait_for
 from ..processes import Link, Processes
 from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, refusal, requires
-from .calls import deletes_versions
+from .calls import has_own
 
 _ASKED: Final = 1.0
 """The time to live that the tests ask for, in seconds; they go by what is granted."""
@@ -156,7 +156,7 @@ class LeasesConformance(Conformance):
         free = {"suite/free", "suite/anew", "suite/removed"}
         old = {name: client.put(name, b"x", expect=ANY, lease=first, timeout=CALL) for name in {*free, "suite/moved"}}
         client.delete("suite/anew", timeout=CALL)
-        if deletes_versions(client) and (there := old["suite/removed"].entry):
+        if has_own(client, "delete_version") and (there := old["suite/removed"].entry):
             client.delete_version("suite/removed", there.token, timeout=CALL)
         for name in free:
             client.put(name, b"y", expect=ANY, timeout=CALL)

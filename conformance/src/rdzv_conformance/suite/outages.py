@@ -21,7 +21,7 @@ from ..meanwhile import holds, value_of, wait_briefly, wait_for, with_retries
 from ..processes import Link, Processes
 from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, entry_of, lacks, refusal, requires
-from .calls import calls_of, end_of, ends_of, is_unknown, need_create_all, need_delete_version, result_of
+from .calls import calls_of, end_of, ends_of, is_unknown, need_own, result_of
 from .histories import KeyValue, operations, record
 from .nodes import FORM, Nodes, assert_calm, gather
 from .server import ServerConformance, ServerHarness
@@ -67,7 +67,7 @@ class RepliesConformance(ServerConformance):
         """A conditional delete was done, and no reply says so: `UNKNOWN`; asked again, there is no such version."""
         proxy = harness.proxy()
         client, other = harness.client(proxy.endpoint), harness.client()
-        need_delete_version(request.node, client)
+        need_own(request.node, client, "delete_version")
         there = client.put(KEY, b"1", expect=ABSENT, timeout=CALL).entry
         assert there is not None
 
@@ -87,7 +87,7 @@ class RepliesConformance(ServerConformance):
         """All keys were made, and no reply says so: `UNKNOWN`; asked again, they are there."""
         proxy = harness.proxy()
         client, other = harness.client(proxy.endpoint), harness.client()
-        need_create_all(request.node, client)
+        need_own(request.node, client, "create_all")
         client.put(KEY, b"1", expect=ABSENT, timeout=CALL)
         values = {f"suite/pages/{number}": b"x" for number in range(client.creates_at_once)}
 

@@ -20,7 +20,7 @@ from rdzv_core.options import secret_names
 from rdzv_core.plugins import load_backend_plugin
 
 from .base import CALL, KEY, ROOT, SECURED, Conformance, Verdict, leave_out, refusal, remove_keys, requires
-from .calls import creates_at_once, deletes_versions
+from .calls import has_own
 from .entry import Parameters
 
 Options = Mapping[str, Any]
@@ -164,10 +164,10 @@ class SecurityConformance(Conformance):
             for expect in (ANY, ABSENT, mine.token):
                 refusal(lambda e=expect: reader.put(KEY, b"x", expect=e, timeout=CALL), RendezvousDeniedError)  # type: ignore[misc]
             refusal(lambda: reader.delete(KEY, timeout=CALL), RendezvousDeniedError)
-            if creates_at_once(reader):
+            if has_own(reader, "create_all"):
                 made = {"suite/pages/0": b"x", "suite/pages/1": b"x"}
                 refusal(lambda: reader.create_all(made, timeout=CALL), RendezvousDeniedError)
-            if deletes_versions(reader):
+            if has_own(reader, "delete_version"):
                 refusal(lambda: reader.delete_version(KEY, mine.token, timeout=CALL), RendezvousDeniedError)
             there = owner.read_all(ROOT, timeout=CALL).entries
             assert there == {KEY: mine}, "who may only read changed something"
