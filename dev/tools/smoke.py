@@ -23,6 +23,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("soak"):
             # The file, and the class or function: a class of the conformance suite has hundreds.
             first.setdefault("::".join(item.nodeid.partition("[")[0].split("::")[:2]), item)
-    kept = list(first.values())
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
+    kept = set(first.values())
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = first.values()

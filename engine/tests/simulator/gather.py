@@ -3,7 +3,7 @@
 import gc
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -122,11 +122,11 @@ def gather(nodes: int, level: str = "leases") -> Cost:
 class _Meter:
     """Counts what the service has to do."""
 
-    def __init__(self, simulation: Simulation, turns: Iterator[int]) -> None:
+    def __init__(self, simulation: Simulation, turns: Callable[[], int]) -> None:
         self._simulation = simulation
         self._turns = turns
         self._began = simulation.context.timeline.now
-        self._before = (self._count(), simulation.context.service.bytes, next(turns))
+        self._before = (self._count(), simulation.context.service.bytes, turns())
         self.calls = self.bytes = self.turns = 0
         self.seconds = 0.0
 
@@ -141,7 +141,7 @@ class _Meter:
         self.seconds = context.timeline.now - self._began
         self.calls = self._count() - self._before[0]
         self.bytes = context.service.bytes - self._before[1]
-        self.turns = next(self._turns) - self._before[2]
+        self.turns = self._turns() - self._before[2]
 
     def _count(self) -> int:
         """Every call but those that keep a lease alive, which a node makes whether it gathers or idles."""
@@ -149,7 +149,7 @@ class _Meter:
         return sum(calls.values()) - calls["keep_alive"]
 
 
-def _meter_from_the_news_on(simulation: Simulation, turns: Iterator[int]) -> _Meter:
+def _meter_from_the_news_on(simulation: Simulation, turns: Callable[[], int]) -> _Meter:
     """Let time go on until a node learns that others have died: what it costs to be alive until then is not counted."""
     timeline, joins = simulation.context.timeline, simulation.context.joins
     while simulation.context.joins == joins:
@@ -179,8 +179,8 @@ def _check(cost: Cost) -> None:
 
 
 @contextmanager
-def _counting_turns() -> Iterator[Iterator[int]]:
-    """Count the turns of whichever node leads; the iterator gives how many they are so far."""
+def _counting_turns() -> Iterator[Callable[[], int]]:
+    """Count the turns of whichever node leads; what is given says how many they are so far."""
     term, original, count = leader._LeaderTerm, leader._LeaderTerm.turn, 0
 
     def turn(self: leader._LeaderTerm, snapshot: DecodedSnapshot) -> Coroutine[DecodedSnapshot]:
@@ -190,7 +190,7 @@ def _counting_turns() -> Iterator[Iterator[int]]:
 
     term.turn = turn  # type: ignore[method-assign]
     try:
-        yield iter(lambda: count, None)
+        yield lambda: count
     finally:
         term.turn = original  # type: ignore[method-assign]
 

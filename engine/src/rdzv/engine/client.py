@@ -404,8 +404,7 @@ class RetryingClient:
             Whether that is known to be done. If not, a reply was lost, a key is there, or the service takes less at
             once: then what a `put` of each key says is true of it.
         """
-        wrapped = {key: Envelope.wrap(payload, writer=self.writer) for key, payload in payloads.items()}
-        values = {key: envelope.pack() for key, envelope in wrapped.items()}
+        values = {key: Envelope.wrap(payload, writer=self.writer).pack() for key, payload in payloads.items()}
 
         def attempt(timeout: float) -> bool:
             try:
