@@ -79,9 +79,8 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         began = time.monotonic()
-        deadline = self._deadline(timeout)
-        listing = self._call(lambda run, connection: run.read_all(connection, prefix, deadline), timeout)
-        return Snapshot(listing.entries, Moment(began, time.monotonic()))
+        entries = self._call(lambda run, connection: run.read_all(connection, prefix), timeout)
+        return Snapshot(entries, Moment(began, time.monotonic()))
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float

@@ -11,10 +11,11 @@ from rdzv_transport import Prefixes
 
 from .layout import is_quiet
 from .pool import Check, ConnectionPool
-from .run import Run, Watcher
+from .run import Run
 from .store import Connection, NoAnswerError, Session
 from .values import nonce
 from .wakeup import WakeupKey
+from .watchers import Watcher
 
 _IDLE_WATCHES: Final = 4
 """How many prefixes are watched on though no call waits for them now."""
@@ -23,8 +24,6 @@ _LOOK: Final = 30.0
 changes next wakes it, too.)"""
 _LOOK_QUIET: Final = 0.2
 """The same where no client rings."""
-_LOOK_AGAIN: Final = 0.02
-"""The same while a key is known to be on its way."""
 _PATIENCE: Final = 0.9
 """A look that was given less time than this, in seconds, proves nothing when it gets no answer."""
 
@@ -168,17 +167,17 @@ class _Watch:
         heard = self._wakeup.rings
         began = time.monotonic()
 
-        def look(connection: Connection) -> tuple[Snapshot, bool]:
+        def look(connection: Connection) -> Snapshot:
             # First of all: what was idle may be this very prefix.
             self._watches.forget_idle(connection)
             self._register(connection, session)
-            entries, settled = self._run.read_all(connection, self._watcher.prefix, deadline)
-            return Snapshot(entries, Moment(began, time.monotonic())), settled
+            entries = self._run.read_all(connection, self._watcher.prefix)
+            return Snapshot(entries, Moment(began, time.monotonic()))
 
-        self._now, settled = self._connections.call(look, deadline, check_open)
+        self._now = self._connections.call(look, deadline, check_open)
         # Only now: a look that got no answer in time has heard nothing.
         self._heard = heard
-        self._look_at = began + (_LOOK_AGAIN if not settled else _LOOK_QUIET if self._quiet else _LOOK)
+        self._look_at = began + (_LOOK_QUIET if self._quiet else _LOOK)
 
     def _register(self, connection: Connection, session: Session) -> None:
         if connection.session != session:
