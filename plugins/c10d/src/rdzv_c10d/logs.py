@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import contains, number_of
 
-from .layout import Layout
+from .layout import Layout, is_quiet
 from .store import Connection, extend, peek, stores
 from .values import Frame, foreign
 
@@ -95,7 +95,8 @@ class Logs:
 
     def append(self, connection: Connection, path: str, frame: Frame) -> None:
         """Append a write of a key. torch waits for no answer: it is done when the next call of this client is."""
-        extend(connection.store, self._layout.log(path), _record(path, frame, len(frame.value or b"") <= _INLINE))
+        is_whole = frame.value is None or (len(frame.value) <= _INLINE and not is_quiet(path))
+        extend(connection.store, self._layout.log(path), _record(path, frame, is_whole))
 
     def note(self, path: str, frame: Frame) -> None:
         """Note that a write is in its log."""
@@ -120,7 +121,7 @@ class Logs:
             found = {path: one for path, one in sorted(reading.records.items()) if contains(prefix, path)}
             values = self._read_values(connection, [path for path, one in found.items() if not one.is_whole])
             later = {path: frame for path, frame in values.items() if frame.nonce != found[path].frame.nonce}
-            if not later:
+            if not later or is_quiet(prefix):
                 frames = {path: values.get(path, one.frame) for path, one in found.items()}
                 return {path: frame for path, frame in frames.items() if frame.value is not None}
             # Their writers are about to do this, or dead.

@@ -1,8 +1,8 @@
 """The keys of one run in a store, and how they are read and written: the functions that run on a connection.
 
-Heartbeats are written all the time, and looked at, but not waited for: nothing rings for them, and no count says in
-which order they were created. A list of them may lack a write that a read of its key has shown: its writer was between
-the two calls of a write.
+Heartbeats are written all the time, and looked at, but not waited for: nothing rings for them, a heartbeat costs one
+call, and no count says in which order they were created. Their log tells only which there are, and a list of them is
+not of one moment.
 """
 
 import json
@@ -79,11 +79,12 @@ class Run:
         for _ in attempts(path):
             if not (known or matches(entry_of(there), expect)):
                 return PutResult(PutOutcome.CONFLICT, self._settled(connection, path, there))
-            new = self._next(connection, path, there, value)
+            creates, new = entry_of(there) is None, self._next(connection, path, there, value)
             attempt.commit()
             is_ours, there = self._write(connection, path, there, new)
             if is_ours:
-                self._announce(connection, path, new)
+                if creates or not is_quiet(path):
+                    self._announce(connection, path, new)
                 return PutResult(PutOutcome.APPLIED, new.entry)
             known = False
         raise AssertionError("attempts() raises")
@@ -166,9 +167,8 @@ class Run:
         Its own log and its watchers become empty and stay, and so does its count: a writer may be about to append.
         """
         values = self._layout.value(top)
-        paths = [
-            key.removeprefix(self._layout.value("")) for key in connection.store.list_keys() if contains(values, key)
-        ]
+        keys = [key for key in connection.store.list_keys() if contains(values, key)]
+        paths = [key.removeprefix(self._layout.value("")) for key in keys]
         if any(entry_of(self._there(connection, path)) is not None for path in paths):
             # Written since, or by who died before the log told of it, or is still at it.
             time.sleep(_BETWEEN)
