@@ -68,8 +68,9 @@ class ScaledNode:
     async def _program(self) -> None:
         try:
             while True:
-                deadline = time.monotonic() + self._node.settings.timeout.join.total_seconds()
-                await self._runner.run(watch.wait_until_connected(self._node, deadline))
+                began = time.monotonic()
+                deadline = began + self._node.settings.timeout.join.total_seconds()
+                await self._runner.run(watch.wait_until_connected(self._node, deadline, began))
                 self.state, self.rank = await self._runner.run(join.join(self._node, "127.0.0.1", _PORT, deadline))
                 while not self._node.waiting():
                     await self._runner.changed(math.inf)

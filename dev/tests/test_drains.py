@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rdzv_conformance.servers import SERVERS, require_service
 
-from .agents import BUSY, Agent, Agents, program
+from .agents import ALL, BUSY, Agent, Agents, program
 
 JOB = """
 import rdzv, signal, sys, time
@@ -34,7 +34,7 @@ while not world.store.check(["over"]):
 LONG = 600.0
 """Seconds that no test waits for."""
 
-CALM = {"keep_alive_interval": "2", "last_call_timeout": "3"}
+CALM = {**ALL, "keep_alive_interval": "2"}
 
 
 def start(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .agents import Agent, Agents, program
+from .agents import ALL, Agent, Agents, program
 
 PEERS = """
 import rdzv, select, socket, sys
@@ -55,13 +55,12 @@ for step in range(15):
 
 RESTARTS = ("--max-restarts", "9")
 HANG = ("--hang-timeout", "1")
-NO_CALL = {"last_call_timeout": "10"}
 
 COSTS = "that failure costs no restart: (.*)"
 
 
 def start(agents: Agents, name: str, *job: str, nnodes: str, arguments: tuple[str, ...] = ()) -> Agent:
-    return agents.start(*job, nnodes=nnodes, arguments=arguments, options={**NO_CALL, "node_name": name})
+    return agents.start(*job, nnodes=nnodes, arguments=arguments, options={**ALL, "node_name": name})
 
 
 def test_a_death_costs_the_others_no_restart(agents: Agents, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .agents import Agents, program, wait_until
+from .agents import ALL, Agents, program, wait_until
 
 BREAKS = """
 import os, pathlib, rdzv, sys, time
@@ -58,7 +58,7 @@ def test_a_signal_before_the_next_check_has_a_word(local: Agents) -> None:
 def test_9_after_the_program_failed_and_the_others_learn_why(agents: Agents, tmp_path: Path) -> None:
     hole = tmp_path / "hole"
     job = [*program(tmp_path, BREAKS), str(hole)]
-    stays = agents.start(*job, "stays", "0", nnodes="1:2", options={"last_call_timeout": 5})
+    stays = agents.start(*job, "stays", "0", nnodes="1:2", options=ALL)
     breaks = agents.start(*job, "breaks", "9", nnodes="1:2", arguments=(*fit(hole), "--max-restarts", "3"))
     assert breaks.ends() == 9
     why = r"not fit: the check 'test .*' failed with exit code 5: there is a hole in it"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .agents import Agents, program, wait_until
+from .agents import ALL, Agents, program, wait_until
 
 STEPS = """
 import os, rdzv, sys, threading, time
@@ -57,7 +57,7 @@ def test_the_world_goes_on_in_another_round(agents: Agents, tmp_path: Path) -> N
 
 def test_without_restarts_the_others_learn_why_it_left(local: Agents, tmp_path: Path) -> None:
     job = program(tmp_path, STEPS)
-    nodes = [local.start(*job, "0", nnodes="1:2", arguments=HANG, options={"last_call_timeout": 5}) for _ in range(2)]
+    nodes = [local.start(*job, "0", nnodes="1:2", arguments=HANG, options=ALL) for _ in range(2)]
     wait_until(lambda: any(node.process.poll() is not None for node in nodes), 60)
     hangs, goes_on = sorted(nodes, key=lambda node: node.process.poll() is None)
     assert hangs.ends() == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .agents import Agents, program, wait_until
+from .agents import ALL, Agents, program, wait_until
 
 FAILS = """
 import pathlib, rdzv, sys, time
@@ -29,7 +29,7 @@ sys.exit(7)
 """
 """Fails in each round; ``forward``: one step further each time."""
 
-CALM = {"keep_alive_interval": "2", "last_call_timeout": "3"}
+CALM = {**ALL, "keep_alive_interval": "2"}
 RESTARTS = ("--max-restarts", "99")
 
 

@@ -120,7 +120,7 @@ class TestWaitUntilConnected:
         return node
 
     def test_it_ends_when_the_service_was_seen(self, harness: Harness, node: Node) -> None:
-        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0, harness.now))
         assert connecting.effect == WaitForChange(harness.now + 30.0)
         harness.show(node)
         assert connecting.send(None) is None
@@ -128,13 +128,13 @@ class TestWaitUntilConnected:
     def test_a_service_that_was_not_seen_until_the_deadline_could_not_be_reached(
         self, harness: Harness, node: Node
     ) -> None:
-        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0, harness.now))
         node.connection.on_error(AWAY)
         with pytest.raises(RendezvousConnectionError, match=r"could not be reached within 30\.0 s: away"):
             connecting.go()
 
     def test_a_service_that_answers_what_cannot_be_used_is_not_unreachable(self, harness: Harness, node: Node) -> None:
-        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0, harness.now))
         node.failures.add(WATCH, RendezvousStateError("corrupt"))
         with pytest.raises(RendezvousStateError, match="corrupt"):
             connecting.go()
@@ -142,7 +142,7 @@ class TestWaitUntilConnected:
     def test_a_service_that_is_away_now_is_unreachable_whatever_it_has_answered(
         self, harness: Harness, node: Node
     ) -> None:
-        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0, harness.now))
         node.failures.add(WATCH, RendezvousStateError("corrupt"))
         node.connection.on_error(AWAY)
         with pytest.raises(RendezvousConnectionError, match="could not be reached"):
@@ -150,17 +150,17 @@ class TestWaitUntilConnected:
 
     def test_a_service_of_which_nothing_was_heard_gave_no_answer(self, harness: Harness, node: Node) -> None:
         with pytest.raises(RendezvousConnectionError, match="no answer"):
-            harness.run(watch.wait_until_connected(node, harness.now + 30.0))
+            harness.run(watch.wait_until_connected(node, harness.now + 30.0, harness.now))
 
     def test_an_error_that_lasts_is_not_waited_out(self, harness: Harness, node: Node) -> None:
-        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0, harness.now))
         for _ in range(2):
             node.failures.add_passing(WATCH, RendezvousDeniedError("wrong password"), harness.now - 30.0)
         with pytest.raises(RendezvousDeniedError, match="wrong password"):
             connecting.send(None)
 
     def test_it_ends_when_the_node_leaves(self, harness: Harness, node: Node) -> None:
-        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0, harness.now))
         node.stop()
         with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
             connecting.send(None)
@@ -171,7 +171,7 @@ class TestFirstLook:
 
     @pytest.fixture
     def node(self, harness: Harness) -> Node:
-        node = harness.node()
+        node = harness.node(join=30.0)
         node.run.snapshot = None
         return node
 
@@ -193,6 +193,13 @@ class TestFirstLook:
         looking.throw(AWAY)
         with pytest.raises(RendezvousConnectionError, match=r"could not be reached within 30\.0 s"):
             looking.go()
+
+    def test_the_time_counts_in_which_its_threads_were_started(self, harness: Harness, node: Node) -> None:
+        deadline = harness.now + 30.0
+        harness.now = deadline
+        looking = harness.stepper(join.look_first(node, deadline))
+        with pytest.raises(RendezvousConnectionError, match=r"could not be reached within 30\.0 s"):
+            looking.throw(AWAY)
 
     def test_the_record_is_written_on_it(self, harness: Harness, node: Node) -> None:
         looking = self.look(harness, node)

@@ -20,21 +20,25 @@ from .memory import MemoryBackend, MemoryService
 SECONDS = 0.6
 BUSY = 3.0
 """Seconds that a busy machine may add."""
+LONG = 60.0
 
 Node = Callable[..., tuple[DynamicRendezvousHandler, MemoryBackend]]
 
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    """Makes nodes with short timeouts and a long last call, and their backends; they leave in the end."""
+    """Makes nodes with short timeouts and a long last call, and their backends; they leave in the end.
+
+    What a test needs before its time begins gets longer, `LONG`: to start threads takes a busy machine a while.
+    """
     with ExitStack() as stack:
         service = MemoryService()
 
-        def node(low: int, high: int) -> tuple[DynamicRendezvousHandler, MemoryBackend]:
-            span = timedelta(seconds=SECONDS)
-            settings = RendezvousSettings(
-                "run", low, high, RendezvousTimeout(span, 100 * span, span, span), timedelta(seconds=0.1), 3
-            )
+        def node(
+            low: int, high: int, *, join: float = SECONDS, heartbeat: float = SECONDS
+        ) -> tuple[DynamicRendezvousHandler, MemoryBackend]:
+            times = [timedelta(seconds=seconds) for seconds in (join, LONG, SECONDS, heartbeat)]
+            settings = RendezvousSettings("run", low, high, RendezvousTimeout(*times), timedelta(seconds=0.1), 3)
             backend = MemoryBackend(service)
             handler = DynamicRendezvousHandler(settings, backend)
             stack.callback(handler.leave)
@@ -62,12 +66,14 @@ def late(kind: type[RendezvousError]) -> Iterator[None]:
 
 class TestRendezvous:
     def test_too_few_come(self, node: Node) -> None:
-        handler, _ = node(2, 2)
+        handler, _ = node(2, 2, heartbeat=LONG)
+        assert not handler.is_closed()
         with late(RendezvousTimeoutError):
             handler.next_rendezvous()
 
     def test_the_last_call_is_too_long(self, node: Node) -> None:
-        handler, _ = node(1, 2)
+        handler, _ = node(1, 2, heartbeat=LONG)
+        assert not handler.is_closed()
         with late(RendezvousTimeoutError):
             handler.next_rendezvous()
 
@@ -79,7 +85,7 @@ class TestRendezvous:
             getattr(handler, call)()
 
     def test_the_service_is_away_when_the_run_is_closed(self, node: Node) -> None:
-        handler, backend = node(1, 1)
+        handler, backend = node(1, 1, join=LONG)
         handler.next_rendezvous()
         backend.disconnect("it is away")
         with late(RendezvousConnectionError):
@@ -89,7 +95,7 @@ class TestRendezvous:
 @pytest.fixture
 def store(node: Node) -> tuple[Any, MemoryBackend]:
     """The store of a round whose timeout is the same, and its backend."""
-    handler, backend = node(1, 1)
+    handler, backend = node(1, 1, join=LONG)
     store = handler.next_rendezvous().store
     store.set_timeout(timedelta(seconds=SECONDS))
     return store, backend

@@ -15,7 +15,10 @@ PARTITIONS: Final = ("everything", "requests", "replies")
 """What may be held back."""
 
 _FLOW: Final = 0.01
-"""Seconds between two pieces of a flood: who takes all of it does not fill the memory of the machine so soon."""
+"""Seconds between two pieces of a flood."""
+_FLOOD: Final = 8 << 20
+"""So many bytes of a flood come fast, and then one at a time: who takes all of it fills no memory, and has little left
+to do once the flood is over."""
 _FIN_WAIT1: Final = 4
 """The state in Linux' ``tcp_info`` of an end that has hung up, which its other end has not acknowledged."""
 
@@ -79,8 +82,11 @@ class FaultProxy:
             self._gates["replies"].wait()
             if self.loses_replies:
                 return
+            sent = 0
             while self.flood and not self._closed.wait(_FLOW):
-                near.sendall(self.flood)
+                piece = self.flood if sent < _FLOOD else self.flood[:1]
+                near.sendall(piece)
+                sent += len(piece)
             near.sendall(data)
         self._gates["replies"].wait()
 

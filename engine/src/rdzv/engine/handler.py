@@ -292,7 +292,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def _look(self) -> None:
         if self._lifetime.has_ended and not self._lifetime.is_copy():
             return
-        self._call(partial(watch.wait_until_connected, self._node), self._settings.timeout.heartbeat)
+        look = partial(watch.wait_until_connected, self._node, since=time.monotonic())
+        self._call(look, self._settings.timeout.heartbeat)
         if self._node.closed() is None:
             self._node.failures.raise_lasting()
 

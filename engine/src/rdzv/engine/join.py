@@ -27,9 +27,8 @@ def look_first(node: Node, deadline: float) -> Coroutine[None]:
     Raises:
         RendezvousError: As `wait_until_connected`.
     """
-    began = node.clock()
-    yield from open_lease_early(node, min(deadline, began + node.interval))
-    yield from wait_until_connected(node, deadline, began)
+    yield from open_lease_early(node, min(deadline, node.clock() + node.interval))
+    yield from wait_until_connected(node, deadline, _began(node, deadline))
 
 
 def join(
@@ -49,9 +48,9 @@ def join(
         RendezvousConnectionError: The service could not be reached until then.
         RendezvousError: See `refusals.raise_if_cannot_join`.
     """
-    started = deadline - node.settings.timeout.join.total_seconds()
+    started = _began(node, deadline)
     node.reckoning = Reckoning(outcome or node.reckoning.outcome)
-    yield from wait_until_connected(node, deadline)
+    yield from wait_until_connected(node, deadline, started)
     while True:
         try:
             refusals.raise_if_cannot_join(node)
@@ -74,6 +73,11 @@ def join(
         if rank > 0 or (state.address, state.port) == (address, port):
             return state, rank
         # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
+
+
+def _began(node: Node, deadline: float) -> float:
+    """When joining began whose deadline that is: before the threads of this node did, which may take their time."""
+    return deadline - node.settings.timeout.join.total_seconds()
 
 
 def _announce(node: Node, address: str, port: int, started: float, deadline: float) -> Coroutine[None]:

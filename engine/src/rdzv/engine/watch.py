@@ -53,19 +53,18 @@ def _apply(node: Node, snapshot: DecodedSnapshot) -> Coroutine[None]:
         yield Emit(tuple(events))
 
 
-def wait_until_connected(node: Node, deadline: float, since: float | None = None) -> Coroutine[None]:
+def wait_until_connected(node: Node, deadline: float, since: float) -> Coroutine[None]:
     """Wait until the service has been seen once.
 
     Args:
         node: The node.
         deadline: Until when.
-        since: Since when the caller waits; None: it begins now.
+        since: Since when the caller waits, which is what the error tells.
 
     Raises:
         RendezvousConnectionError: It was not seen until the deadline.
         RendezvousError: What the service holds cannot be used.
     """
-    started = node.clock() if since is None else since
     while node.run.snapshot is None:
         node.failures.raise_lasting()
         if node.stopped:
@@ -73,5 +72,5 @@ def wait_until_connected(node: Node, deadline: float, since: float | None = None
         if node.clock() >= deadline:
             if node.connection.error is None and (error := node.failures.latest) is not None:
                 raise again(error)
-            raise refusals.unreachable(node, started)
+            raise refusals.unreachable(node, since)
         yield WaitForChange(deadline)
