@@ -44,6 +44,14 @@ def test_hundreds_of_pages_cost_no_trip_of_their_own(monkeypatch: pytest.MonkeyP
     assert counted.pauses < 0.05
 
 
+@pytest.mark.parametrize(("nodes", "bound"), [(64, 4.0), (65, 6.0)])
+def test_the_last_of_many_with_heartbeats_comes_as_one_of_few(nodes: int, bound: float) -> None:
+    """One trip more than with leases of the service: the heartbeat of the leader is read after the first look."""
+    counted = trips(nodes, "heartbeats", "last")
+    assert counted.trips == pytest.approx(bound, abs=0.1)
+    assert counted.pauses < 0.05
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("level", "nodes"), BOUNDS)
 def test_nodes_come_together_in_so_many_trips(level: str, nodes: int, way: str) -> None:

@@ -21,6 +21,9 @@ _TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.012)}
 """Seconds of a round trip in the two runs of which one figure is made: so long that no pause of the leader hides one,
 and where leases are heartbeats so short that no look at them, which is at a moment of its own, falls into the way."""
 
+_SETTLED: Final = 11.0
+"""Seconds after which nodes wait, or work, and no look at a heartbeat is due: a node that has read one when all came
+looks again an interval later, after 10 s."""
 _STEP: Final = 0.01
 _PATIENCE: Final = 60.0
 
@@ -78,14 +81,14 @@ def _seconds(nodes: int, level: str, way: str, trip: float) -> float:
 def _last(simulation: Simulation, nodes: int) -> float:
     for _ in range(nodes - 1):
         simulation.come()
-    _pass(simulation, 10.0)
+    _pass(simulation, _SETTLED)
     return _until_all_are_in(simulation, 1, simulation.come)
 
 
 def _last_known(simulation: Simulation, nodes: int) -> float:
     for _ in range(nodes - 1):
         simulation.come()
-    _pass(simulation, 10.0)
+    _pass(simulation, _SETTLED)
     late: Callable[[Machine], None] = lambda machine: None  # noqa: E731 - it stands for a method
     with patch.object(Machine, "join", late):
         simulation.come()
@@ -103,7 +106,7 @@ def _at_once(simulation: Simulation, nodes: int) -> float:
 
 def _back(simulation: Simulation, nodes: int) -> float:
     _at_once(simulation, nodes)
-    _pass(simulation, 10.0)
+    _pass(simulation, _SETTLED)
 
     def join() -> None:
         for machine in simulation.context.machines:
@@ -114,7 +117,7 @@ def _back(simulation: Simulation, nodes: int) -> float:
 
 def _back_after_failures(simulation: Simulation, nodes: int) -> float:
     _at_once(simulation, nodes)
-    _pass(simulation, 10.0)
+    _pass(simulation, _SETTLED)
 
     def fail() -> None:
         for machine in simulation.context.machines:
@@ -127,7 +130,7 @@ def _spare(simulation: Simulation, nodes: int) -> float:
     """A member leaves, and a spare that waits takes its place."""
     _at_once(simulation, nodes)
     simulation.come()
-    _pass(simulation, 10.0)
+    _pass(simulation, _SETTLED)
     leaves = simulation.invariants.state.world[-1]  # type: ignore[union-attr]
     machine = next(one for one in simulation.context.machines if one.name == leaves)
     return _until_all_are_in(simulation, 2, lambda: machine.leave("its machine ends"))

@@ -1,6 +1,6 @@
 """How many round trips lie one after the other in what a node waits for: flights, whatever the clock says."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -20,18 +20,18 @@ class Flights:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        exchange, ask = channel.Channel.exchange, wire.Line.ask
+        send, answered = channel.Channel.send, wire.Line.next
 
-        def exchanged(self_: channel.Channel, requests: Sequence[Any], deadline: float) -> Any:
-            self.count += bool(requests)
-            return exchange(self_, requests, deadline)
-
-        def asked(self_: wire.Line, *request: Any) -> Any:
+        def sent(self_: channel.Channel, *arguments: Any, **options: Any) -> Any:
             self.count += 1
-            return ask(self_, *request)
+            return send(self_, *arguments, **options)
 
-        monkeypatch.setattr(channel.Channel, "exchange", exchanged)
-        monkeypatch.setattr(wire.Line, "ask", asked)
+        def answer(self_: wire.Line, deadline: float) -> bytes:
+            self.count += 1
+            return answered(self_, deadline)
+
+        monkeypatch.setattr(channel.Channel, "send", sent)
+        monkeypatch.setattr(wire.Line, "next", answer)
 
     def of(self, call: Callable[[], _T]) -> tuple[int, _T]:
         """How many a call takes; and its result."""
@@ -49,10 +49,10 @@ def test_an_arrival_in_flights(
     leader, member = (connect(endpoint, run_id="flights") for _ in range(2))
     flights = Flights(monkeypatch)
     for client in (leader, member):
-        # The session, and the run.
-        assert flights.of(lambda: client.read_all("control", timeout=CALL))[0] == 2  # noqa: B023
+        # The session, and the run with it.
+        assert flights.of(lambda: client.read_all("control", timeout=CALL))[0] == 1  # noqa: B023
     leases = [client.open_lease(10, timeout=CALL) for client in (leader, member)]
-    assert flights.count == 2 + 2 + 2
+    assert flights.count == 1 + 1 + 2
 
     def put(client: Any, key: str, **options: Any) -> Callable[[], Any]:
         return lambda: client.put(key, b"x", expect=ABSENT, timeout=CALL, **options)
@@ -70,5 +70,10 @@ def test_an_arrival_in_flights(
     assert flights.of(lambda: follow(leader, "nodes", nodes, "nodes/0/b", b"x", CALL))[0] == 1
     assert flights.of(put(leader, "control/state"))[0] == 1
     assert flights.of(lambda: follow(member, "control", control, "control/state", b"x", CALL))[0] == 1
+    # What a run usually has is asked for along with the session.
+    late = connect(endpoint, run_id="flights")
+    count, control = flights.of(lambda: late.read_all("control", timeout=CALL))
+    assert count == 1
+    assert sorted(control.entries) == ["control/leader", "control/state"]
     for lease in leases:
         lease.revoke(CALL)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
 from rdzv_core.backend import Entry, Snapshot
@@ -99,6 +99,14 @@ class PrefixCaches:
                 cache.channel.send([wire.remove_watch(cache.path)], time.monotonic() + _PROMPT)
 
 
+class _Whole(NamedTuple):
+    """How to read everything: the folders and the keys that are known or likely, and what is asked of them at once."""
+
+    folders: list[str]
+    keys: list[str]
+    requests: list[wire.Request]
+
+
 class _PrefixCache:
     """What is known of one prefix. Any number of threads may wait; one of them at a time reads, for all.
 
@@ -157,14 +165,21 @@ class _PrefixCache:
         if not self._reading.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise RendezvousConnectionError(f"{self.path} was not read in time: another thread still reads it.")
         try:
-            return self._session.use(lambda channel: self._update(channel, deadline, fresh=fresh), deadline)
+            whole = self._whole()
+            # What was heard over an earlier connection is forgotten before anything is asked over this one.
+            first = whole.requests if self.channel is None else ()
+            work = partial(self._update, whole, deadline, fresh)
+            return self._session.use(work, deadline, first=first)
         finally:
             self._reading.release()
 
-    def _update(self, channel: Channel, deadline: float, *, fresh: bool) -> Snapshot:
+    def _update(self, whole: _Whole, deadline: float, fresh: bool, channel: Channel) -> Snapshot:
         if channel is not self.channel:
-            self.channel = None
-            self._read_everything(channel, deadline)
+            if self.channel is not None:
+                self.channel = None
+                self._changed.clear()
+                self._created.clear()
+            self._read_everything(channel, whole, deadline)
             self.channel = channel
             fresh = False
         if not fresh and self._created:
@@ -176,28 +191,32 @@ class _PrefixCache:
             channel.wake()
         return self._now
 
-    def _read_everything(self, channel: Channel, deadline: float) -> None:
-        """Watch, then read, level by level: with the first one the folders that are known, and what is under them."""
-        self._changed.clear()
-        self._created.clear()
-        self._entries = {}
+    def _whole(self) -> _Whole:
         folders = [self.path, *self._folders.under(self.path)]
-        begin = [wire.add_watch(self.path), wire.BARRIER]
-        whole = [ask(path, False) for path in folders for ask in (GetData, GetChildren)]
-        watched, _, *replies = channel.exchange([*begin, *whole], deadline)
+        keys = [path for path in self._layout.likely_under(self.path) if path not in folders]
+        requests = [wire.add_watch(self.path), wire.BARRIER]
+        requests += [GetChildren(path, False) for path in folders]
+        requests += [GetData(path, False) for path in (*folders, *keys)]
+        return _Whole(folders, keys, requests)
+
+    def _read_everything(self, channel: Channel, whole: _Whole, deadline: float) -> None:
+        """Watch, then read, level by level: with the first one what is known, and what is right under that."""
+        self._entries = {}
+        folders, known = whole.folders, {*whole.folders, *whole.keys}
+        watched, _, *replies = channel.exchange(whole.requests, deadline)
         self._session.check(watched, self.path)
-        if self._session.found(replies[0], self.path) is None:
+        lists, data = list(zip(folders, replies, strict=False)), replies[len(folders) :]
+        if self._session.found(data[0], self.path) is None:
             self._folders.saw_none()
-        for path, reply in zip(folders, replies[::2], strict=True):
-            self._take(path, reply)
-        lists = list(zip(folders, replies[1::2], strict=True))
-        while nodes := [
-            child for path, reply in lists for child in self._children(path, reply) if child not in folders
-        ]:
-            data = channel.exchange([GetData(path, False) for path in nodes], deadline)
-            parents = [path for path, reply in zip(nodes, data, strict=True) if self._take(path, reply)]
+        nodes = [*folders, *whole.keys]
+        while nodes:
+            above = [path for path, reply in zip(nodes, data, strict=True) if self._take(path, reply)]
+            parents = [path for path in above if path not in folders]
             below = channel.exchange([GetChildren(path, False) for path in parents], deadline)
-            lists = list(zip(parents, below, strict=True))
+            lists += zip(parents, below, strict=True)
+            nodes = [child for path, reply in lists for child in self._children(path, reply) if child not in known]
+            data = channel.exchange([GetData(path, False) for path in nodes], deadline)
+            lists = []
 
     def _read_changes(self, channel: Channel, deadline: float, first: Sequence[wire.Request]) -> None:
         """Read what has changed, until nothing has."""

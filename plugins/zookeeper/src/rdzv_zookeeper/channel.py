@@ -38,6 +38,8 @@ class Channel:
         client: The servers.
         on_event: Hears the path of every node that changes under a watch, and whether it was created.
         timeout: The seconds of silence that the session outlasts.
+        begun: Requests that were sent already, numbered from 1. The call that exchanges these very ones gets the
+            answers.
 
     Attributes:
         line: To which server.
@@ -45,7 +47,12 @@ class Channel:
     """
 
     def __init__(
-        self, client: FailoverClient, line: wire.Line, on_event: Callable[[str, bool], None], timeout: float
+        self,
+        client: FailoverClient,
+        line: wire.Line,
+        on_event: Callable[[str, bool], None],
+        timeout: float,
+        begun: Sequence[wire.Request] = (),
     ) -> None:
         self.line = line
         self.broken: EndpointError | None = None
@@ -54,9 +61,10 @@ class Channel:
         self._timeout = timeout
         self._sending = threading.Lock()
         self._turns = Turns()
-        # The numbers and requests whose answers have not come, with these.
-        self._pending: deque[tuple[int, wire.Request, Future[wire.Reply]]] = deque()
         self._number = 0
+        # The numbers and requests whose answers have not come, with these.
+        self._pending = deque(self._flight(begun))
+        self._begun = begun, [answer for _, _, answer in self._pending]
         self._asked = time.monotonic()
 
     def exchange(self, requests: Sequence[wire.Request], deadline: float) -> list[wire.Reply]:
@@ -68,7 +76,10 @@ class Channel:
         """
         replies: list[wire.Reply] = []
         for start in range(0, len(requests), _PER_FLIGHT):
-            flight = self.send(requests[start : start + _PER_FLIGHT], deadline, applied=start > 0)
+            if requests is self._begun[0]:
+                flight = self._begun[1]
+            else:
+                flight = self.send(requests[start : start + _PER_FLIGHT], deadline, applied=start > 0)
             if not self.listen(flight[-1].done, deadline, owed=True):
                 raise EndpointError("no answer in time", applied=True)
             replies += [answer.result() for answer in flight]
@@ -88,7 +99,7 @@ class Channel:
         if not self._sending.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise EndpointError("another thread still sends", applied=applied)
         try:
-            flight = [(self._next_number(), request, Future[wire.Reply]()) for request in requests]
+            flight = self._flight(requests)
             data = b"".join(wire.frame(request, number) for number, request, _ in flight)
             with self._turns.changed:
                 self._check(applied=applied)
@@ -158,6 +169,9 @@ class Channel:
             self.broken = self.broken or error
             self._turns.changed.notify_all()
         self.line.close()
+
+    def _flight(self, requests: Sequence[wire.Request]) -> list[tuple[int, wire.Request, Future[wire.Reply]]]:
+        return [(self._next_number(), request, Future()) for request in requests]
 
     def _next_number(self) -> int:
         self._number = self._number % 0x7FFFFFFF + 1

@@ -11,13 +11,16 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rdzv_core.backend import Entry
+from rdzv_core.backend import STATE_KEY, Entry
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.keys import escape
+from rdzv_transport import contains
 
 _HEAD: Final = re.compile(rb"([0-9a-f]{16}) (\d{1,20})\n")
 _INCARNATION: Final = "@"
 """Not in the alphabet of keys."""
+_LIKELY: Final = (STATE_KEY, "control/leader", "control/status")
+"""Keys that most runs have. A guess: one that is not there costs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,10 @@ class Layout:
     def key(self, path: str) -> str:
         """The key of a node."""
         return path.removeprefix(f"{self.root}/")
+
+    def likely_under(self, path: str) -> list[str]:
+        """The nodes under one that are likely to be there, without any under them."""
+        return [node for node in map(self.path, _LIKELY) if node != path and contains(path, node)]
 
     def parents(self, path: str) -> list[str]:
         """The paths of all nodes above a key's, the highest first."""

@@ -58,8 +58,13 @@ class Login:
             return "a client without user and password" if self.sasl is None else f"a client by {self.sasl}"
         return f"the user '{self.user}'"
 
+    @property
+    def opening(self) -> bytes:
+        """What is sent over a new line before `perform`. Requests may come right behind it, unless that is SASL's."""
+        return b"" if self.user is None or self.sasl is not None else wire.frame(self._digest, wire.AUTH_XID)
+
     def perform(self, line: wire.Line, host: str, deadline: float) -> None:
-        """Log in over a new line to `host`.
+        """Log in over a new line to `host`, to which the opening was sent.
 
         Raises:
             EndpointError: The server does not take it, or did not answer.
@@ -67,8 +72,7 @@ class Login:
         if self.sasl is not None:
             self._negotiate(self.sasl, line, host, deadline)
         elif self.user is not None:
-            # The password is a part of the name that owns our nodes: another one would be another user.
-            self._ask(line, Auth(0, "digest", f"{self.user}:{self.password}"), wire.AUTH_XID, deadline)
+            self._check(self._digest, line.next(deadline))
 
     def _negotiate(self, mechanism: str, line: wire.Line, host: str, deadline: float) -> None:
         client, challenge = self._sasl_client(mechanism, host), None
@@ -82,7 +86,9 @@ class Login:
                 break
             number += 1
             try:
-                challenge, _ = self._ask(line, SASL(response or b""), number, deadline)
+                request = SASL(response or b"")
+                line.send(wire.frame(request, number), deadline)
+                challenge, _ = self._check(request, line.next(deadline))
             except EndpointError as error:
                 if error.denied or isinstance(error, NotZooKeeperError):
                     raise
@@ -92,6 +98,11 @@ class Login:
                 # This is how a server says that it does not know us.
                 raise _refused(f"it ended the connection when {self.who} logged in") from error
         client.dispose()
+
+    @property
+    def _digest(self) -> Auth:
+        # The password is a part of the name that owns our nodes: another one would be another user.
+        return Auth(0, "digest", f"{self.user}:{self.password}")
 
     @cached_property
     def _password(self) -> Present[str] | None:
@@ -112,8 +123,8 @@ class Login:
         except Exception as error:
             raise _refused(f"SASL by {mechanism} is not possible: {error}") from error
 
-    def _ask(self, line: wire.Line, request: wire.Request, number: int, deadline: float) -> Any:
-        result = wire.read_reply(request, line.ask(request, number, deadline)).result
+    def _check(self, request: wire.Request, answer: bytes) -> Any:
+        result = wire.read_reply(request, answer).result
         if isinstance(result, ZookeeperError):
             why = type(result).__name__
             raise _refused(f"it refused {self.who}: {why}; check the options user, password and sasl")

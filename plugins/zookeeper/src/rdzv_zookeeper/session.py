@@ -77,8 +77,20 @@ class Session:
         """Have requests done in one flight; see `use`."""
         return self.use(lambda channel: channel.exchange(requests, deadline), deadline, repeatable)
 
-    def use(self, work: Callable[[Channel], _T], deadline: float, repeatable: bool = True) -> _T:
+    def use(
+        self,
+        work: Callable[[Channel], _T],
+        deadline: float,
+        repeatable: bool = True,
+        first: Sequence[wire.Request] = (),
+    ) -> _T:
         """Do something over the connection, and anew over another one if that one fails.
+
+        Args:
+            work: What it is.
+            deadline: Until when.
+            repeatable: Whether it may be done again though it may have taken effect already.
+            first: What it exchanges first over a new connection: it is on its way sooner then.
 
         Raises:
             ReplyLostError: It may have taken effect (only if not `repeatable`).
@@ -88,7 +100,7 @@ class Session:
         failure: EndpointError | SessionEndedError | None = None
         # Each server may fail once, and the connection that there is may have broken while it was not in use.
         for _ in range(len(self.client.members) + 1):
-            channel = self.channel(deadline)
+            channel = self.channel(deadline, first)
             try:
                 return work(channel)
             except SessionEndedError as error:
@@ -122,8 +134,8 @@ class Session:
         """What was read of the node at `path`; None if there is no such node. Raises as `check`."""
         return None if isinstance(reply.result, NoNodeError) else self.check(reply, path)
 
-    def channel(self, deadline: float) -> Channel:
-        """The connection; makes one if there is none.
+    def channel(self, deadline: float, first: Sequence[wire.Request] = ()) -> Channel:
+        """The connection; makes one if there is none, which has sent what is asked `first` as soon as it could.
 
         Raises:
             SessionEndedError: The session has ended.
@@ -139,13 +151,15 @@ class Session:
                 if channel.broken is None:
                     return channel
                 self.client.demote(channel.line.member)
+            # A mechanism is gone through before anything else is asked.
+            begun = () if self.login.sasl else first
             try:
-                line = self._attach(self.identity, deadline)
+                line = self._attach(self.identity, begun, deadline)
             except SessionEndedError:
                 if not self._renew:
                     raise
-                line = self._attach(self._asked, deadline)
-            self._channel = Channel(self.client, line, self._on_event, self.identity.timeout)
+                line = self._attach(self._asked, begun, deadline)
+            self._channel = Channel(self.client, line, self._on_event, self.identity.timeout, begun)
             return self._channel
         finally:
             self._attaching.release()
@@ -172,16 +186,19 @@ class Session:
         if channel is not None:
             channel.fail(EndpointError("the connection was given up", applied=True))
 
-    def _attach(self, identity: Identity, deadline: float) -> wire.Line:
+    def _attach(self, identity: Identity, begun: Sequence[wire.Request], deadline: float) -> wire.Line:
         """Connect the session, or make one, at whichever server takes it."""
-        attempt = partial(self._attach_to, identity)
+        requests = b"".join(wire.frame(request, number) for number, request in enumerate(begun, 1))
+        attempt = partial(self._attach_to, identity, self.login.opening + requests)
         line, self.identity = self.client.try_members(attempt, deadline - time.monotonic())
         return line
 
-    def _attach_to(self, identity: Identity, member: Member, deadline: float) -> tuple[wire.Line, Identity]:
+    def _attach_to(
+        self, identity: Identity, behind: bytes, member: Member, deadline: float
+    ) -> tuple[wire.Line, Identity]:
         line = wire.Line(self.client.connect(member, deadline), member)
         try:
-            granted = _shake_hands(line, identity, deadline)
+            granted = _shake_hands(line, identity, behind, deadline)
             self.client.understood = True
             self.login.perform(line, member.name, deadline)
         except EndpointError as error:
@@ -197,15 +214,21 @@ class Session:
         return line, granted
 
 
-def _shake_hands(line: wire.Line, identity: Identity, deadline: float) -> Identity:
+def _shake_hands(line: wire.Line, identity: Identity, behind: bytes, deadline: float) -> Identity:
+    """Begin with a session, and send what comes behind that."""
     asked = min(math.ceil(identity.timeout * 1000), _LONGEST_TIMEOUT)
     # We claim to have seen nothing yet: every read asks for the latest anyway, and a server that was
     # set up anew, or restored from a copy, would refuse a client that has seen more than it has.
     seen = 0
-    hello = Connect(0, seen, asked, identity.number, identity.password, False)
-    granted, _ = wire.read(Connect.deserialize, line.ask(hello, None, deadline))
+    hello = wire.frame(Connect(0, seen, asked, identity.number, identity.password, False), None)
+    # A server reads on when the session has begun. From a session that has ended it hangs up as soon as it has said so,
+    # and what it has not read would be the end of that answer, too.
+    sooner, later = (b"", behind) if identity.number else (behind, b"")
+    line.send(hello + sooner, deadline)
+    granted, _ = wire.read(Connect.deserialize, line.next(deadline))
     if granted.time_out <= 0:
         if identity.number:
             raise SessionEndedError("the session has ended")
         raise EndpointError("it grants none", applied=False)
+    line.send(later, deadline)
     return Identity(granted.time_out / 1000, granted.session_id, granted.passwd)

@@ -128,6 +128,7 @@ class Line:
         self.responded_at = time.monotonic()
         self._sock = sock
         self._rest = bytearray()
+        self._kept: list[bytes] = []
 
     def send(self, data: bytes, deadline: float) -> None:
         """Send everything.
@@ -146,7 +147,10 @@ class Line:
         Raises:
             EndpointError: The line has ended, or carries something else than frames.
         """
-        frames: list[bytes] = []
+        if self._kept:
+            frames, self._kept = self._kept, []
+            return frames
+        frames = []
         try:
             while (data := self._sock.receive(0.0 if frames else deadline)) is not None:
                 if not data:
@@ -160,15 +164,16 @@ class Line:
                 raise self._sock.explain(error) from error
         return frames
 
-    def ask(self, request: Request, number: int | None, deadline: float) -> bytes:
-        """Send a request while no other is under way, and receive its answer."""
-        self.send(frame(request, number), deadline)
-        frames = self.receive(deadline)
-        if not frames:
+    def next(self, deadline: float) -> bytes:
+        """The first frame that was not received yet; those behind it are kept.
+
+        Raises:
+            EndpointError: As `receive`; or none came by the deadline.
+        """
+        if not (frames := self.receive(deadline)):
             raise EndpointError("no answer in time", applied=True)
-        if len(frames) > 1:
-            raise NotZooKeeperError("it is not ZooKeeper: it gives more than one answer")
-        return frames[0]
+        first, *self._kept = frames
+        return first
 
     def close(self) -> None:
         """Close it; a thread that uses it now finds it ended. Closing twice is fine."""
