@@ -42,7 +42,7 @@ class Row:
 
     def does(self, group: str) -> bool:
         """Whether a group of things is measured of it: see `command.groups`."""
-        if group == "spare":
+        if group in ("death", "spare"):
             return self.ours and not self.gathers
         if group == "trips":
             return self.backend != "sqlite" and not self.gathers
