@@ -1,6 +1,6 @@
 """The comparison: rdzv and its peers, side by side, in one run on one machine.
 
-    python3 dev.py bench                  everything; about 100 minutes on two processors, 35 of them for gathering
+    python3 dev.py bench                  everything; about 105 minutes on two processors, 35 of them for gathering
     python3 dev.py bench --goals          what the table of goals needs: rdzv and NVIDIA gather; about 15 minutes
     python3 dev.py bench --quick          small sizes, once; about five minutes
     python3 dev.py bench --only gather --rows rdzv/sqlite --sizes 2 8

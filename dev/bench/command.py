@@ -19,7 +19,7 @@ from rdzv_conformance.servers import ServiceMissingError
 import bench
 
 from . import report
-from .measures import gather, idle, late, loss, spare, start, store, trips
+from .measures import death, gather, idle, late, loss, spare, start, store, trips
 from .pool import PROCESSES, WorkerPoolError
 from .quiet import Quiet
 from .rows import ROWS, Row
@@ -41,6 +41,7 @@ class Extent:
         idle_sizes: With how many idle nodes.
         idle_seconds: For how long.
         store_seconds: For how long the store does each thing.
+        ttls: For leases of which times to live a death is waited for, in seconds.
         repeat: How often everything is measured of up to `_SMALL` nodes.
         repeat_large: How often of more.
     """
@@ -52,8 +53,15 @@ class Extent:
     idle_sizes: tuple[int, ...] = (8, 64)
     idle_seconds: float = 10.0
     store_seconds: float = 2.0
+    ttls: tuple[int, ...] = (3, 30)
     repeat: int = 5
     repeat_large: int = 3
+
+    def times(self, group: str, nodes: int) -> int:
+        """How often a group is measured: of deaths, all are waited for at once."""
+        if group == "death":
+            return 1
+        return self.repeat if nodes <= _SMALL else self.repeat_large
 
 
 _REASON: Final = 80
@@ -61,7 +69,7 @@ _REASON: Final = 80
 _SMALL: Final = 256
 _FEW: Final = 32
 
-QUICK: Final = Extent("quick", (2, 8, 32, 128), 15, 6.0, (4, 16), 2.0, 0.3, 1, 1)
+QUICK: Final = Extent("quick", (2, 8, 32, 128), 15, 6.0, (4, 16), 2.0, 0.3, (3,), 1, 1)
 
 Measurement = Callable[[Testbed, Row], Iterator[Sample]]
 Group = tuple[str, str, int, Measurement]
@@ -76,6 +84,8 @@ def groups(extent: Extent) -> Iterator[Group]:
     yield "store", "store-set", store.NODES, partial(store.store, seconds=extent.store_seconds)
     yield "late", "late", late.NODES, partial(late.late, bound=extent.bound)
     yield "loss", "loss", loss.NODES, partial(loss.loss, bound=extent.bound)
+    for ttl in extent.ttls:
+        yield "death", f"death-{ttl}", death.NODES, partial(death.death, ttl=ttl, worlds=extent.repeat)
     yield "spare", "spare", spare.NODES, partial(spare.spare, bound=extent.bound)
     yield "trips", "trips-together", trips.NODES, trips.trips
     for nodes in extent.idle_sizes:
@@ -100,7 +110,7 @@ class Run:
         """Measure everything as often as it should be: the rows take turns."""
         for repetition in range(max(self._extent.repeat, self._extent.repeat_large)):
             for number, group in enumerate(self._groups):
-                if repetition >= (self._extent.repeat if group[2] <= _SMALL else self._extent.repeat_large):
+                if repetition >= self._extent.times(group[0], group[2]):
                     continue
                 for row in self._rows:
                     if not row.does(group[0]):
@@ -154,7 +164,7 @@ class Run:
 def main() -> None:
     """See the package."""
     arguments = _parse()
-    samples = Samples.load(arguments.load) if arguments.load else _run(arguments)
+    samples = Samples.load(*arguments.load) if arguments.load else _run(arguments)
     report.save(samples, arguments.out)
     print(report.text(samples))
     print(f"All of it is in {arguments.out}.")
@@ -202,7 +212,13 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--peers", default=sys.executable, help="the Python that has the peers")
     parser.add_argument("--out", type=Path, default=Path("build", "bench"), help="where the results go")
     parser.add_argument("--docs", action="store_true", help="put the results into docs/benchmark.md")
-    parser.add_argument("--load", type=Path, metavar="FILE", help="measure nothing; show a results.json")
+    parser.add_argument(
+        "--load",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing; show a results.json, with what later ones measured besides or anew",
+    )
     return parser.parse_args()
 
 

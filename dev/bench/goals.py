@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from .rows import ROWS
+from .rows import FLOORS, ROWS
 from .samples import Samples
 from .tables import Table, number
 
@@ -73,8 +73,9 @@ def _points(goal: Mapping[str, Any], samples: Samples) -> Iterator[Point]:
                 reason = samples.reason(row, measure, nodes)
                 # What failed once has failed.
                 value = None if reason else _figure(goal, samples, row, measure, nodes)
-                floor = _figure(goal, samples, f"bare/{ROWS[row].backend}", measure, nodes)
-                yield Point(f"{row}, {nodes:,}", value, reason, floor)
+                names = (f"{project}/{ROWS[row].backend}" for project in FLOORS)
+                floors = (_figure(goal, samples, name, measure, nodes) for name in names)
+                yield Point(f"{row}, {nodes:,}", value, reason, min(filter(None, floors), default=None))
 
 
 def _figure(goal: Mapping[str, Any], samples: Samples, row: str, measure: str, nodes: int) -> float | None:

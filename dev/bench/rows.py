@@ -7,7 +7,10 @@ from typing import Final
 
 from rdzv_conformance.servers import SERVERS
 
-__all__ = ["ROWS", "Row"]
+__all__ = ["FLOORS", "ROWS", "Row"]
+
+FLOORS: Final = ("bare", "sockets")
+"""The projects whose rows are no rendezvous: what they take, none can do without."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Row:
 
     def does(self, group: str) -> bool:
         """Whether a group of things is measured of it: see `command.groups`."""
-        if group == "spare":
+        if group in ("death", "spare"):
             return self.ours and not self.gathers
         if group == "trips":
             return self.backend != "sqlite" and not self.gathers
@@ -68,8 +71,10 @@ _OURS: Final = (
     Row("rdzv", "ours", "c10d", alone=True, gathers=True),  # elsewhere each node has a process
 )
 
-_FLOOR: Final = tuple(
-    Row("bare", "bare", backend, elastic=False, gathers=True) for backend in ("sqlite", "c10d", *SERVERS)
+_FLOOR: Final = (
+    *(Row("bare", "bare", backend, elastic=False, gathers=True) for backend in ("sqlite", "c10d", *SERVERS)),
+    # What etcd3gw takes for its requests is more than rdzv does for all: it is no floor.
+    Row("sockets", "sockets", "etcd-v3", elastic=False, gathers=True),
 )
 
 # Neighbours are those that are compared: in one repetition they run one after the other.

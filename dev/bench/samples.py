@@ -86,11 +86,14 @@ class Samples:
         path.write_text(f'{{"about": {json.dumps(self.about, indent=1)},\n"cells": [\n{cells}\n]}}\n')
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
-        content = json.loads(path.read_text())
-        samples = cls(content["about"])
-        samples._cells.update({(row, name, nodes): Cell(*rest) for row, name, nodes, *rest in content["cells"]})
+    def load(cls, *paths: Path) -> Self:
+        """Read what `save` wrote; of what several runs have measured, the last."""
+        samples = cls({})
+        for content in (json.loads(path.read_text()) for path in paths):
+            for name, text in content["about"].items():
+                said = samples.about.get(name, text)
+                samples.about[name] = said if text in said else f"{said}; {text}"
+            samples._cells.update({(row, name, nodes): Cell(*rest) for row, name, nodes, *rest in content["cells"]})
         return samples
 
     def _cell(self, row: str, measure: str, nodes: int) -> Cell:

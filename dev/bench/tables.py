@@ -12,11 +12,19 @@ __all__ = ["Table", "tables"]
 
 
 class _Column(NamedTuple):
-    """One column for each number of nodes with which the measure was taken; the heading may name that number."""
+    """One column for each number of nodes with which the measure was taken; the heading may name that number.
+
+    Attributes:
+        heading: What stands above.
+        measure: Of what.
+        unit: In what.
+        per: What counts as one of them.
+    """
 
     heading: str
     measure: str
     unit: str = ""
+    per: float = 1
 
 
 _TABLES: Final = {
@@ -38,6 +46,12 @@ _TABLES: Final = {
         _Column("store: get", "store-get", "/s"),
         _Column("store: add", "store-add", "/s"),
     ],
+    "T, from the death of a member to the moment at which all others know of it": [
+        _Column("TTL 3 s", "death-3", " s"),
+        _Column("T/TTL", "death-3", per=3),
+        _Column("TTL 30 s", "death-30", " s"),
+        _Column("T/TTL", "death-30", per=30),
+    ],
     "Round trips, one after the other, until all of 4 nodes know their world": [
         _Column("all at once", "trips-together"),
         _Column("all come back", "trips-again"),
@@ -54,7 +68,7 @@ _TABLES: Final = {
     "What a process pays for the import": [_Column("import", "import", " s"), _Column("memory", "memory", " MB")],
     "Processors that others used, before each measurement": [
         _Column(f"{name} {{:,}}", f"load-{name}")
-        for name in ("gather", "start", "store", "late", "loss", "spare", "trips", "idle")
+        for name in ("gather", "start", "store", "late", "loss", "death", "spare", "trips", "idle")
     ],
 }
 
@@ -111,8 +125,8 @@ def _table(samples: Samples, title: str, columns: Sequence[_Column]) -> Table:
 
 
 def _cell(samples: Samples, row: str, column: _Column, nodes: int) -> str:
-    _, measure, unit = column
-    values = samples.values(row, measure, nodes)
+    _, measure, unit, per = column
+    values = [value / per for value in samples.values(row, measure, nodes)]
     reason = samples.reason(row, measure, nodes)
     if not values:
         return reason or _why_empty(samples, row, measure, nodes)

@@ -40,7 +40,7 @@ def check_bare(found: Figures, backend: str) -> None:
     assert not [reasons for _, reasons in found.values() if reasons], found
     measured = {measure for row, measure, _ in found if row == f"bare/{backend}"}
     assert {"gather", "again-gather", "cpu", "calls"} <= measured
-    assert not measured & {"loss", "late", "store-set", "idle-calls", "import"}
+    assert not measured & {"loss", "death-3", "late", "store-set", "idle-calls", "import"}
 
 
 @pytest.fixture
@@ -65,6 +65,7 @@ def test_everything_is_measured(tmp_path: Path) -> None:
         assert 0 <= value["load-gather", size] < 1000
     # No node can be missed before the time to live is over.
     assert 2.5 < value["loss", 4] < 15
+    assert 2.5 < value["death-3", 4] < 15
     assert 2.5 < value["spare", 4] < 15
     assert 0 < value["late", 4] < 5
     assert all(value[f"store-{name}", 2] > 10 for name in ("set", "get", "add"))
@@ -189,6 +190,17 @@ def test_results_are_the_same_after_reading(module: Callable[[str], Any], tmp_pa
     report = module("report")
     module("samples").Samples.load(report.RESULTS).save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_text() == report.RESULTS.read_text()
+
+
+def test_what_a_later_run_has_measured_takes_the_place(module: Callable[[str], Any], tmp_path: Path) -> None:
+    first, later = tmp_path / "first.json", tmp_path / "later.json"
+    samples_of(module, ("rdzv/sqlite", "death-3", 4, 9.0), ("rdzv/sqlite", "gather", 2, 0.5)).save(first)
+    samples_of(module, ("rdzv/sqlite", "death-3", 4, 3.3)).save(later)
+    both = module("samples").Samples.load(first, later)
+    assert both.values("rdzv/sqlite", "death-3", 4) == [3.3]
+    assert both.values("rdzv/sqlite", "gather", 2) == [0.5]
+    assert both.about == {"measured": "made up"}
+    assert "rdzv/sqlite  3.30 s   1.10" in module("report").text(both)
 
 
 def test_busy_machine_is_waited_for_until_patience_ends(module: Callable[[str], Any]) -> None:

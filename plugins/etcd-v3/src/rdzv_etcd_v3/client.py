@@ -78,7 +78,7 @@ class Client:
         deadline = time.monotonic() + timeout
 
         def understand(reply: Reply) -> _T:
-            answer = json.loads(reply.body)
+            answer = _decoded(reply)
             self.newest = max(self.newest, number_of(answer.get("header", {}).get("revision", 0)))
             return read(answer)
 
@@ -114,7 +114,7 @@ class Client:
         token = self._log_in(deadline)
         request = Request("POST", "/v3/watch", json.dumps(body).encode(), headers=_HAS_LEADER | _login(token))
         remaining = deadline - time.monotonic()
-        return self.http.open_stream(request, remaining, lambda reply: read(json.loads(reply.body)), _ALIVE), token
+        return self.http.open_stream(request, remaining, lambda reply: read(_decoded(reply)), _ALIVE), token
 
     def cancelled(self, reason: str) -> EndpointError | RendezvousError:
         """What it means that etcd cancelled a watch, and said so."""
@@ -143,9 +143,15 @@ class Client:
         data = json.dumps({"name": self._user, "password": self._password and self._password()}).encode()
         request = Request("POST", "/v3/auth/authenticate", data)
         try:
-            return self.http.call(request, timeout, lambda reply: str(json.loads(reply.body)["token"]))
+            return self.http.call(request, timeout, lambda reply: str(_decoded(reply)["token"]))
         except LoginNotNeededError:
             return ""
+
+
+def _decoded(reply: Reply) -> dict[str, Any]:
+    # Of bytes json would guess the encoding, which takes a quarter of the time.
+    answer: dict[str, Any] = json.loads(str(reply.body, "utf-8"))
+    return answer
 
 
 def _login(token: str) -> dict[str, str]:

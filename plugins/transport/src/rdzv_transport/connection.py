@@ -67,7 +67,8 @@ class Connection:
     def __init__(self, sock: TimedSocket, member: Member, headers: Mapping[str, str]) -> None:
         self.sock = sock
         self.member = member
-        self.headers = headers
+        host = str(Endpoint(member.name, member.endpoint.port))
+        self.headers = {"Host": host, "Accept-Encoding": "identity", **headers}
         self.is_persistent = True
         self._answer = Answer()
 
@@ -154,10 +155,10 @@ class Connection:
         """Close it. Closing twice is fine."""
         self.sock.close()
 
-    def _send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
+    def _send(self, request: Request, headers: dict[str, str], deadline: float) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             # A server that refuses the client, or a request that is too large, answers and hangs up during the send.
-            self.sock.send(_bytes(request, self.member, {**self.headers, **headers}), deadline)
+            self.sock.send(_bytes(request, self.headers | headers), deadline)
 
     @contextlib.contextmanager
     def _closed_by_failure(self) -> Iterator[None]:
@@ -184,17 +185,17 @@ class Connection:
         return "; if it speaks TLS, set protocol=https"
 
 
-def _bytes(request: Request, member: Member, headers: Mapping[str, str]) -> bytes:
+def _bytes(request: Request, headers: Mapping[str, str]) -> bytes:
     """A request as it is sent.
 
     Raises:
         ValueError: A header, or the target, would end its line.
     """
-    named = {"Host": str(Endpoint(member.name, member.endpoint.port))}
-    named |= {"Accept-Encoding": "identity", **headers, **request.headers}
+    named = {**headers, **request.headers}
     if request.body is not None or request.method != "GET":
         named["Content-Length"] = str(len(request.body or b""))
     head = [f"{request.method} {request.target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
-    if any("\r" in line or "\n" in line for line in head):
+    text = "\r\n".join([*head, "", ""])
+    if not text.count("\r") == text.count("\n") == len(head) + 1:
         raise ValueError("a request has a line in its head that ends early")
-    return "\r\n".join([*head, "", ""]).encode("latin-1") + (request.body or b"")
+    return text.encode("latin-1") + (request.body or b"")

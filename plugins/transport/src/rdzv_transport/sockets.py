@@ -85,19 +85,18 @@ class TimedSocket:
     """A socket whose every use has one deadline, also for a peer that drips.
 
     One thread may send while another one receives.
+
+    Attributes:
+        has_tls: Whether it speaks TLS.
     """
 
     def __init__(self, owner: "Sockets", sock: socket.socket) -> None:
+        self.has_tls = False
         self._owner = owner
         self._sock = sock
         self._lock = threading.Lock()
         self._users = 0
         self._closed = False
-
-    @property
-    def has_tls(self) -> bool:
-        """Whether it speaks TLS."""
-        return isinstance(self._sock, ssl.SSLSocket)
 
     def uses(self, context: ssl.SSLContext) -> bool:
         """Whether it speaks TLS by this context."""
@@ -105,7 +104,7 @@ class TimedSocket:
 
     def connect(self, address: Any, seconds: float) -> None:
         """Connect it."""
-        with self._using() as sock:
+        with self as sock:
             for option in _SOCKET_OPTIONS:
                 sock.setsockopt(*option)
             sock.settimeout(max(seconds, 0.001))
@@ -114,7 +113,7 @@ class TimedSocket:
 
     def begin(self, address: Any) -> None:
         """Begin to connect it, without waiting."""
-        with self._using() as sock:
+        with self as sock:
             for option in _SOCKET_OPTIONS:
                 sock.setsockopt(*option)
             sock.setblocking(False)
@@ -123,16 +122,17 @@ class TimedSocket:
 
     def is_begun(self, deadline: float) -> bool:
         """Whether what was begun is a connection by `deadline`, and its other end has not ended it since."""
-        with contextlib.suppress(OSError), self._using() as sock:
+        with contextlib.suppress(OSError), self as sock:
             if self._ready(select.POLLOUT, deadline) and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 return self.is_silent()
         return False
 
     def start_tls(self, context: ssl.SSLContext, host: str, deadline: float) -> None:
         """Speak TLS from now on."""
-        with self._using() as sock:
+        with self as sock:
             with NO_FORK, self._lock:
                 self._sock = secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+                self.has_tls = True
             try:
                 self._step(secure.do_handshake, select.POLLIN, deadline)
             except _AGAIN as again:
@@ -145,7 +145,7 @@ class TimedSocket:
             TimeoutError: It was not all sent by `deadline`.
         """
         left = memoryview(data)
-        with self._using() as sock:
+        with self as sock:
             try:
                 while left:
                     left = left[self._step(partial(sock.send, left[:_PIECE]), select.POLLOUT, deadline) :]
@@ -159,7 +159,7 @@ class TimedSocket:
             None if none came; nothing if the connection has ended.
         """
         try:
-            with self._using() as sock:
+            with self as sock:
                 # An answer is seldom there already; but what TLS has received and not given out, no poll can see.
                 if not self.has_tls and time.monotonic() < deadline and not self._ready(select.POLLIN, deadline):
                     return None
@@ -184,7 +184,7 @@ class TimedSocket:
 
     def local_address(self) -> str:
         """This end's address; raises an OSError if it is not connected."""
-        with self._using() as sock:
+        with self as sock:
             sock.getpeername()
             return str(sock.getsockname()[0])
 
@@ -207,20 +207,19 @@ class TimedSocket:
         with contextlib.suppress(OSError):
             os.close(self._sock.detach())
 
-    @contextlib.contextmanager
-    def _using(self) -> Iterator[socket.socket]:
+    def __enter__(self) -> socket.socket:
         # The last user frees it: its number must not become another file's while a thread waits on it.
         with self._lock:
             if self._closed:
                 raise ConnectionAbortedError("the connection was closed")
             self._users += 1
-        try:
-            yield self._sock
-        finally:
-            with self._lock:
-                self._users -= 1
-                if self._closed and not self._users:
-                    self._sock.close()
+        return self._sock
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._closed and not self._users:
+                self._sock.close()
 
     def _step(self, step: Callable[[], _T], usual: int, deadline: float) -> _T:
         """Do what does not wait, as soon as it can be done; raise one of `_AGAIN` if it cannot by `deadline`."""
