@@ -3,7 +3,9 @@
 Below ``<prefix>/<run id>/``:
 
 ======================  ================================================================================
-``page``                everything in the folder of the state register, in one value (a `Page`)
+``page/<v>``            everything in the folder of the state register, as the write number v has left it (a `Page`);
+                        or, in the place of an old one, the number of a later one
+``page``                a copy of one of them, as a rule of the last one
 ``value/<path>``        any other key (see `frame`)
 ``index/<folder>``      which keys are, or may be, in a folder (a `KeyIndex` of paths and their births)
 ``count/<top>``         how many keys were created below a top folder, and how often its watchers changed
@@ -13,8 +15,8 @@ Below ``<prefix>/<run id>/``:
 ======================  ================================================================================
 
 The folder of the state is what every node watches and few write: in one value it costs one call to
-read and one to write. Everywhere else many write at once, each its own key, and one value would be
-fought over. What stands there is listed by the key indexes of some of its folders: that of the top folder, and from
+read and one to write, and to wait for a change is to wait for a key (see `SharedPage`). Everywhere else many write at
+once, each its own key, and one value would be fought over. What stands there is listed by the key indexes of some of its folders: that of the top folder, and from
 the third level on all of them. So a node's record is announced by one call, and a round's store can be listed alone.
 """
 
@@ -41,7 +43,7 @@ class Layout:
     root: str
 
     def page(self) -> str:
-        """The key of the page."""
+        """The key of the page's copy, and what those of its versions begin with."""
         return f"{self.root}page"
 
     def value(self, path: str) -> str:

@@ -53,34 +53,37 @@ class Attempt(Future[None]):
 
 
 class Run:
-    """Reads and writes the keys of one run. Keeps nothing but short cuts; any number of threads may use it."""
+    """Reads and writes the keys of one run. Keeps nothing but short cuts; any number of threads may use it.
+
+    Args:
+        root: What its keys begin with.
+
+    Attributes:
+        page: Where all is for which `is_on_page` holds.
+    """
 
     def __init__(self, root: str) -> None:
-        """The run whose keys begin with `root`."""
         self._layout = layout = Layout(root)
         self._indexes = Indexes(layout)
         self._reader = Reader(layout, self._indexes)
-        self._page = SharedPage(layout.page())
+        self.page = SharedPage(layout.page())
         self._watchers_seen: dict[str, tuple[str, int, list[Watcher]]] = {}
 
     def read(self, connection: Connection, path: str) -> Entry | None:
         """Read one key."""
         store = connection.store
         if is_on_page(path):
-            return self._page.read(store).entries.get(path)
+            return self.page.read(connection).entries.get(path)
         return entry_of(peek(store, self._layout.value(path)))
 
     def read_all(self, connection: Connection, prefix: str, deadline: float) -> Listing:
-        """Read everything at or under `prefix`, as it was at one moment.
+        """Read everything at or under `prefix`, which is not on the page, as it was at one moment.
 
         Args:
             connection: Where.
             prefix: What.
             deadline: On the monotonic clock, in seconds: no pause between two readings lasts longer.
         """
-        if is_on_page(prefix):
-            page = self._page.read(connection.store).entries
-            return Listing({path: page[path] for path in page if contains(prefix, path)}, True)
         return self._reader.read_all(connection, prefix, deadline)
 
     def put(
@@ -88,7 +91,7 @@ class Run:
     ) -> PutResult:
         """Write one key under a condition."""
         if is_on_page(path):
-            return self._put_on_page(connection, path, value, expect, attempt)
+            return self.page.put(connection, path, value, expect, attempt.commit)
         store, key = connection.store, self._layout.value(path)
         # A caller that expects something is mostly right: then the write itself is all it takes.
         raw = expect.raw if isinstance(expect, Version) else None
@@ -114,14 +117,14 @@ class Run:
         """Remove everything at or under `prefix`."""
         store = connection.store
         if is_on_page(prefix):
-            gone = self._page.delete(store, prefix)
-        else:
-            paths = dict.fromkeys(path_of(name) for name in self._indexes.announced(store, prefix))
-            if "/" in prefix:
-                paths[prefix] = None
-            gone = [path for path in paths if self._delete_value(store, path)]
-            if "/" not in prefix and hasattr(store, "list_keys"):
-                self._sweep(store, prefix)
+            self.page.delete(connection, prefix)
+            return
+        paths = dict.fromkeys(path_of(name) for name in self._indexes.announced(store, prefix))
+        if "/" in prefix:
+            paths[prefix] = None
+        gone = [path for path in paths if self._delete_value(store, path)]
+        if "/" not in prefix and hasattr(store, "list_keys"):
+            self._sweep(store, prefix)
         if top_of(prefix) == _STORES and connection.descriptor is not None and hasattr(store, "list_keys"):
             self._delete_stores(store, prefix)
         if gone and not is_quiet(prefix):
@@ -229,14 +232,6 @@ class Run:
                 store.delete_key(key)
             elif key.startswith(values):
                 store.delete_key(key)
-
-    def _put_on_page(
-        self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt
-    ) -> PutResult:
-        put = self._page.put(connection.store, path, value, expect, attempt.commit)
-        if put.outcome is PutOutcome.APPLIED:
-            self._ring(connection, [path], connection.store.add(self._layout.count(path), 0))
-        return put
 
     def _ring(self, connection: Connection, paths: list[str], count: int) -> None:
         """Ring for a change at `paths`, which are below one top folder, whose counter says `count`."""

@@ -31,6 +31,9 @@ _ATTEMPTS: Final = 1000
 _LEVEL: Final = "TORCH_CPP_LOG_LEVEL"
 _importing: Final = threading.Lock()
 
+_STOP_WAITING: Final = b"\0"
+"""How a TCPStore answers a wait when the keys are there."""
+
 _NOTHING: Final = b"\0nothing"
 """A value that no key ever has."""
 
@@ -94,6 +97,7 @@ class Connection:
     descriptor: int | None = None
     path: str | None = None
     _limit: float = field(default=0.0, init=False)
+    _end: socket.socket | None = field(default=None, init=False)
 
     def limit_waits(self, seconds: float) -> None:
         """Have waits for an answer fail after so many seconds, if they can be limited: a hundredth later at most, and
@@ -112,6 +116,21 @@ class Connection:
         """See `check_room`."""
         if self.path is not None:
             check_room(self.path)
+
+    def end_wait(self) -> None:
+        """End the wait of the thread that uses it, as if what it waits for were there. After that it is of no use.
+
+        Torch, which would print a warning with a stack trace if the connection were cut, finds an answer there.
+        """
+        connection = socket_of(self.store)
+        if connection is None or self.descriptor is None:
+            return
+        self._end, torchs = socket.socketpair()
+        with connection, torchs, suppress(OSError):
+            self._end.send(_STOP_WAITING)
+            os.dup2(torchs.fileno(), self.descriptor, inheritable=False)
+            # The thread waits for the socket that was there before.
+            connection.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> None:
         """Break it, if it has a socket, which ends whatever waits for an answer there."""
