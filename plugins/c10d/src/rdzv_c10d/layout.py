@@ -14,10 +14,11 @@ Below ``<prefix>/<run id>/``:
 ``queues/<path>``       which queues that store has, a line of JSON each
 ======================  ================================================================================
 
-The folder of the state is what every node watches and few write: in one value it costs one call to
-read and one to write, and to wait for a change is to wait for a key (see `SharedPage`). Everywhere else many write at
-once, each its own key, and one value would be fought over. What stands there is listed by the key indexes of some of its folders: that of the top folder, and from
-the third level on all of them. So a node's record is announced by one call, and a round's store can be listed alone.
+The folder of the state is what every node watches and few write: in one value it costs one call to read and one to
+write, and to wait for a change is to wait for a key (see `SharedPage`). Everywhere else many write at once, each its
+own key, and one value would be fought over. What stands there is listed by the key indexes of some of its folders: that
+of the top folder, and from the third level on all of them. So a node's record is announced by one call, and a round's
+store can be listed alone.
 """
 
 from dataclasses import dataclass

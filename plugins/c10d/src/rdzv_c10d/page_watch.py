@@ -4,6 +4,7 @@ One thread of a process waits for that key and reads it, for all threads that wa
 no call of their own.
 """
 
+import socket
 import threading
 import time
 from typing import ClassVar, Final
@@ -36,6 +37,7 @@ class PageWatch(Listener):
         self._heard_at = 0.0
         # The connection on which the thread waits in torch.
         self._waiting: Connection | None = None
+        self._answer: socket.socket | None = None
         self._ended = threading.Event()
 
     def wait(self, prefix: str, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
@@ -88,7 +90,7 @@ class PageWatch(Listener):
         """After `close`: end the thread at once, though it may wait in torch."""
         with self._changed:
             if self._waiting is not None:
-                self._waiting.end_wait()
+                self._answer = self._waiting.end_wait()
 
     def _is_current(self, session: str) -> bool:
         now = self._connections.session
@@ -147,4 +149,6 @@ class PageWatch(Listener):
         finally:
             with self._changed:
                 self._waiting = None
+                if self._answer is not None:
+                    self._answer.close()
         return not self._closing

@@ -97,7 +97,6 @@ class Connection:
     descriptor: int | None = None
     path: str | None = None
     _limit: float = field(default=0.0, init=False)
-    _end: socket.socket | None = field(default=None, init=False)
 
     def limit_waits(self, seconds: float) -> None:
         """Have waits for an answer fail after so many seconds, if they can be limited: a hundredth later at most, and
@@ -117,20 +116,24 @@ class Connection:
         if self.path is not None:
             check_room(self.path)
 
-    def end_wait(self) -> None:
+    def end_wait(self) -> socket.socket | None:
         """End the wait of the thread that uses it, as if what it waits for were there. After that it is of no use.
 
         Torch, which would print a warning with a stack trace if the connection were cut, finds an answer there.
+
+        Returns:
+            Whence the answer comes: to be closed when the wait has ended.
         """
         connection = socket_of(self.store)
         if connection is None or self.descriptor is None:
-            return
-        self._end, torchs = socket.socketpair()
+            return None
+        ours, torchs = socket.socketpair()
         with connection, torchs, suppress(OSError):
-            self._end.send(_STOP_WAITING)
+            ours.send(_STOP_WAITING)
             os.dup2(torchs.fileno(), self.descriptor, inheritable=False)
             # The thread waits for the socket that was there before.
             connection.shutdown(socket.SHUT_RDWR)
+        return ours
 
     def cut(self) -> None:
         """Break it, if it has a socket, which ends whatever waits for an answer there."""
