@@ -3,18 +3,21 @@
 Below ``<prefix>/<run id>/``:
 
 ======================  ================================================================================
-``page``                everything in the folder of the state register, in one value (a `Page`)
+``page/<v>``            everything in the folder of the state register, as the write number v has left it (a `Page`);
+                        or, in the place of an old one, the number of a later one
+``page``                a copy of one of them, as a rule of the last one
 ``value/<path>``        any other key (a `Frame`)
-``log/<top>``           the writes of all keys below a top folder (see `logs`)
+``log/<top>``           the writes of all keys below a top folder (see `Logs`)
 ``count/<top>``         how many keys were created there
 ``watchers/<top>``      whose wakeup keys are rung for changes there (a `Names` of a `Watcher` each)
 ``store/<path>//<key>`` a key of the round store at a path, as its user has written it (see `RoundStore`)
 ``queues/<path>``       which queues that store has, a line of JSON each
 ======================  ================================================================================
 
-The folder of the state is what every node watches and few write: in one value it costs one call to
-read and one to write. Everywhere else many write at once, each its own key, and one value would be
-fought over: there a key has a value of its own, and the log of its top folder tells of all.
+The folder of the state is what every node watches and few write: in one value it costs one call to read and one to
+write, and to wait for a change is to wait for a key (see `SharedPage`). Everywhere else many write at once, each its
+own key, and one value would be fought over: there a key has a value of its own, and the log of its top folder tells of
+all.
 """
 
 from dataclasses import dataclass
@@ -35,7 +38,7 @@ class Layout:
     root: str
 
     def page(self) -> str:
-        """The key of the page."""
+        """The key of the page's copy, and what those of its versions begin with."""
         return f"{self.root}page"
 
     def value(self, path: str) -> str:

@@ -42,26 +42,29 @@ class Attempt(Future[None]):
 
 
 class Run:
-    """Reads and writes the keys of one run. Keeps nothing but short cuts; any number of threads may use it."""
+    """Reads and writes the keys of one run. Keeps nothing but short cuts; any number of threads may use it.
+
+    Args:
+        root: What its keys begin with.
+
+    Attributes:
+        page: Where all is for which `is_on_page` holds.
+    """
 
     def __init__(self, root: str) -> None:
-        """The run whose keys begin with `root`."""
         self._layout = layout = Layout(root)
         self._logs = Logs(layout)
         self._watchers = Watchers(layout)
-        self._page = SharedPage(layout.page())
+        self.page = SharedPage(layout.page())
 
     def read(self, connection: Connection, path: str) -> Entry | None:
         """Read one key."""
         if is_on_page(path):
-            return self._page.read(connection.store).entries.get(path)
+            return self.page.read(connection).entries.get(path)
         return self._settled(connection, path, frame_of(peek(connection.store, self._layout.value(path))))
 
     def read_all(self, connection: Connection, prefix: str) -> Mapping[str, Entry]:
-        """Read everything at or under `prefix`, as it was at one moment."""
-        if is_on_page(prefix):
-            page = self._page.read(connection.store).entries
-            return {path: page[path] for path in page if contains(prefix, path)}
+        """Read everything at or under `prefix`, which is not on the page, as it was at one moment."""
         frames = self._logs.read(connection, prefix)
         return {path: entry for path, frame in frames.items() if (entry := frame.entry) is not None}
 
@@ -70,7 +73,7 @@ class Run:
     ) -> PutResult:
         """Write one key under a condition."""
         if is_on_page(path):
-            return self._put_on_page(connection, path, value, expect, attempt)
+            return self.page.put(connection, path, value, expect, attempt.commit)
         # A caller that expects something is mostly right: then the write itself is all it takes.
         there = expect.frame if isinstance(expect, Version) else None
         known = there is not None or expect is ABSENT
@@ -92,15 +95,14 @@ class Run:
     def delete(self, connection: Connection, prefix: str) -> None:
         """Remove everything at or under `prefix`."""
         if is_on_page(prefix):
-            if gone := self._page.delete(connection.store, prefix):
-                self._watchers.ring(connection, gone)
-        else:
-            paths = dict.fromkeys(self._logs.read(connection, prefix))
-            if "/" in prefix:
-                paths[prefix] = None
-            self._remove(connection, list(paths))
-            if "/" not in prefix and hasattr(connection.store, "list_keys"):
-                self._sweep(connection, prefix)
+            self.page.delete(connection, prefix)
+            return
+        paths = dict.fromkeys(self._logs.read(connection, prefix))
+        if "/" in prefix:
+            paths[prefix] = None
+        self._remove(connection, list(paths))
+        if "/" not in prefix and hasattr(connection.store, "list_keys"):
+            self._sweep(connection, prefix)
         if top_of(prefix) == _STORES and connection.descriptor is not None and hasattr(connection.store, "list_keys"):
             self._delete_stores(connection.store, prefix)
 
@@ -191,14 +193,6 @@ class Run:
                 store.delete_key(key)
             elif key.startswith(values):
                 store.delete_key(key)
-
-    def _put_on_page(
-        self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt
-    ) -> PutResult:
-        put = self._page.put(connection.store, path, value, expect, attempt.commit)
-        if put.outcome is PutOutcome.APPLIED:
-            self._watchers.ring(connection, [path])
-        return put
 
 
 def _queues(raw: bytes) -> Iterator[str]:

@@ -33,6 +33,9 @@ _ATTEMPTS: Final = 1000
 _LEVEL: Final = "TORCH_CPP_LOG_LEVEL"
 _importing: Final = threading.Lock()
 
+_STOP_WAITING: Final = b"\0"
+"""How a TCPStore answers a wait when the keys are there."""
+
 _NOTHING: Final = b"\0nothing"
 """A value that no key ever has."""
 
@@ -126,6 +129,25 @@ class Connection:
         """See `check_room`."""
         if self.path is not None:
             check_room(self.path)
+
+    def end_wait(self) -> socket.socket | None:
+        """End the wait of the thread that uses it, as if what it waits for were there. After that it is of no use.
+
+        Torch, which would print a warning with a stack trace if the connection were cut, finds an answer there.
+
+        Returns:
+            Whence the answer comes: to be closed when the wait has ended.
+        """
+        connection = socket_of(self.store)
+        if connection is None or self.descriptor is None:
+            return None
+        ours, torchs = socket.socketpair()
+        with connection, torchs, suppress(OSError):
+            ours.send(_STOP_WAITING)
+            os.dup2(torchs.fileno(), self.descriptor, inheritable=False)
+            # The thread waits for the socket that was there before.
+            connection.shutdown(socket.SHUT_RDWR)
+        return ours
 
     def cut(self) -> None:
         """Break it, if it has a socket, which ends whatever waits for an answer there."""

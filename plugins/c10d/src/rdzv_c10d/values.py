@@ -6,13 +6,13 @@ the present value, and no two writers write the same.
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from rdzv_core.backend import ABSENT, ANY, Entry, Expect, Token
 from rdzv_core.errors import RendezvousStateError
-from rdzv_transport import number_of
+from rdzv_transport import contains, number_of
 
 
 def nonce() -> str:
@@ -114,10 +114,12 @@ class Page:
     Attributes:
         entries: By path.
         created: How many keys were ever created here: their order.
+        version: How many pages came before this one; 0: none was written yet.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     created: int = 0
+    version: int = 0
 
     @classmethod
     def parse(cls, raw: bytes | None) -> Self:
@@ -132,7 +134,7 @@ class Page:
         entries = {}
         try:
             header: Any = json.loads(line)
-            created = number_of(header["created"])
+            created, version = number_of(header["created"]), number_of(header["version"])
             for path, (written, order, size) in header["keys"].items():
                 value, rest = rest[:size], rest[size:]
                 entries[path] = Entry(value, Version(str(written)), number_of(order))
@@ -140,20 +142,29 @@ class Page:
                     raise ValueError("it is cut off")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise foreign(raw, error) from error
-        return cls(entries, created)
+        return cls(entries, created, version)
 
     def pack(self) -> bytes:
         """The bytes for the store."""
         keys = {path: (one.token.nonce, one.order, len(one.value)) for path, one in self.entries.items()}
-        header = json.dumps({"created": self.created, "keys": keys}, separators=(",", ":"))
+        header = json.dumps({"version": self.version, "created": self.created, "keys": keys}, separators=(",", ":"))
         return b"\n".join((header.encode(), b"".join(one.value for one in self.entries.values())))
 
+    def under(self, prefix: str) -> dict[str, Entry]:
+        """What is on it at or under a prefix."""
+        return {path: entry for path, entry in self.entries.items() if contains(prefix, path)}
+
     def written(self, path: str, value: bytes) -> Self:
-        """This page with one more write."""
+        """The next page: this one with one more write."""
         there = self.entries.get(path)
         created = self.created + (there is None)
         entry = Entry(value, Version(nonce()), created if there is None else there.order)
-        return type(self)({**self.entries, path: entry}, created)
+        return type(self)({**self.entries, path: entry}, created, self.version + 1)
+
+    def without(self, paths: Container[str]) -> Self:
+        """The next page: this one without some keys."""
+        left = {path: entry for path, entry in self.entries.items() if path not in paths}
+        return type(self)(left, self.created, self.version + 1)
 
 
 _GARBAGE: Final = 32

@@ -9,7 +9,9 @@ from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.turns import Turns
 from rdzv_transport import Prefixes
 
-from .layout import is_quiet
+from .layout import is_on_page, is_quiet
+from .listener import PATIENCE
+from .page_watch import PageWatch
 from .pool import Check, ConnectionPool
 from .run import Run
 from .store import Connection, NoAnswerError, Session
@@ -24,12 +26,10 @@ _LOOK: Final = 30.0
 changes next wakes it, too.)"""
 _LOOK_QUIET: Final = 0.2
 """The same where no client rings."""
-_PATIENCE: Final = 0.9
-"""A look that was given less time than this, in seconds, proves nothing when it gets no answer."""
 
 
 class Moment(NamedTuple):
-    """When a snapshot was taken, on this machine's monotonic clock: its `Snapshot.revision`.
+    """When a snapshot was taken, on this machine's monotonic clock: its `Snapshot.revision`, unless it is of the page.
 
     Attributes:
         began: Everything that was written before is in it.
@@ -44,12 +44,13 @@ class Watches:
     """The watches of one process for one run.
 
     Attributes:
-        wakeup: By what they learn that something has changed.
+        wakeup: By what they learn that something has changed that is not on the page.
     """
 
     def __init__(self, connections: ConnectionPool, run: Run) -> None:
         self.wakeup = WakeupKey(connections)
-        connections.on_lost = self.wakeup.wake
+        self._page = PageWatch(connections, run.page)
+        connections.on_lost = self._note_loss
         # Those that no call has waited for lately, until a thread has taken them out to forget them.
         self._idle: list[_Watch] = []
         self._watches = Prefixes(
@@ -58,11 +59,14 @@ class Watches:
 
     def wait(self, prefix: str, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
         """See `KeyValueBackend.wait`."""
+        if is_on_page(prefix):
+            return self._page.wait(prefix, since, deadline, check_open)
         with self._watches.using(prefix) as watch, self.wakeup.listening():
             return watch.wait(since, deadline, check_open)
 
     def wake(self) -> None:
         """Have every thread that waits ask whether its backend is still open."""
+        self._page.wake()
         self.wakeup.wake(rung=False)
         for watch in self._watches.all():
             watch.turns.wake()
@@ -76,10 +80,22 @@ class Watches:
         for watch in taken:
             watch.forget(connection)
 
-    def forget(self, connection: Connection) -> None:
-        """Have no client ring any more."""
+    def close(self) -> None:
+        """Let the threads that listen end when they hear something next."""
+        self.wakeup.close()
+        self._page.close()
+
+    def end(self, connection: Connection) -> None:
+        """After `close`: have no client ring any more; then end the threads that listen, of which one hears its wakeup
+        key."""
         self._idle += self._watches.all()
         self.forget_idle(connection)
+        self.wakeup.ring(connection)
+        self._page.end()
+
+    def _note_loss(self) -> None:
+        self.wakeup.wake()
+        self._page.wake()
 
 
 class _Watch:
@@ -155,7 +171,7 @@ class _Watch:
             try:
                 self._look_again(deadline, check_open)
             except NoAnswerError:
-                if deadline - now >= _PATIENCE:
+                if deadline - now >= PATIENCE:
                     raise
             with self.turns.changed:
                 if self._is_behind or self._now.entries != before.entries:
@@ -164,7 +180,7 @@ class _Watch:
 
     def _look_again(self, deadline: float, check_open: Check) -> None:
         session = self._wakeup.start(deadline)
-        heard = self._wakeup.rings
+        heard = self._wakeup.begin_look()
         began = time.monotonic()
 
         def look(connection: Connection) -> Snapshot:
