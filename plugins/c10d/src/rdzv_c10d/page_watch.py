@@ -4,9 +4,9 @@ One thread of a process waits for that key and reads it, for all threads that wa
 no call of their own.
 """
 
-import socket
 import threading
 import time
+from contextlib import ExitStack
 from typing import ClassVar, Final
 
 from rdzv_core.backend import Snapshot
@@ -37,7 +37,8 @@ class PageWatch(Listener):
         self._heard_at = 0.0
         # The connection on which the thread waits in torch.
         self._waiting: Connection | None = None
-        self._answer: socket.socket | None = None
+        # What to close when it has come back.
+        self._to_close = ExitStack()
         self._ended = threading.Event()
 
     def wait(self, prefix: str, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
@@ -90,7 +91,7 @@ class PageWatch(Listener):
         """After `close`: end the thread at once, though it may wait in torch."""
         with self._changed:
             if self._waiting is not None:
-                self._answer = self._waiting.end_wait()
+                self._to_close.enter_context(self._waiting.end_wait())
 
     def _is_current(self, session: str) -> bool:
         now = self._connections.session
@@ -116,7 +117,8 @@ class PageWatch(Listener):
             check_open()
             page = self._page.known(seen.session)
             if self._is_current(seen.session) and (page is None or page.version <= seen.number):
-                # Each version that is later than one that is known, by whomever, makes the thread wake us.
+                # Each version that is later than a known one, also one that another thread has read, makes that thread
+                # wake us.
                 self._changed.wait(max(0.0, until - time.monotonic()))
 
     def _listen(self, connection: Connection) -> None:
@@ -149,6 +151,5 @@ class PageWatch(Listener):
         finally:
             with self._changed:
                 self._waiting = None
-                if self._answer is not None:
-                    self._answer.close()
+                self._to_close.close()
         return not self._closing
