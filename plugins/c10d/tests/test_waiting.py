@@ -184,6 +184,28 @@ def test_who_waits_after_the_end_does_not_ask_again_and_again(store: Any) -> Non
     assert not isinstance(raised.value, NoAnswerError), "a look goes on after that"
 
 
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_ring_that_fell_on_a_key_which_is_removed_is_heard(store: Any, looked: bool) -> None:
+    """Who waits is woken before the removal, and once more after it if it may have looked before."""
+    pool = ConnectionPool(GivenLocator(store), "rdzv/run/")
+    wakeup = WakeupKey(pool)
+    rings: list[int] = []
+
+    class Removing(Failing):
+        def delete_key(self, key: str) -> Any:
+            rings.append(wakeup.begin_look() if looked else wakeup.rings)
+            return store.delete_key(key)
+
+    removing = Connection(Removing(store, ""), Session("", ""))
+    wakeup.begin_look()
+    wakeup.ring(removing)
+    wakeup._hear_next(removing)
+    assert not store.check([wakeup.key])
+    assert rings == [1]
+    assert wakeup.rings == (2 if looked else 1)
+    pool.close(lambda connection: None, at_once=True)
+
+
 def test_where_no_call_waits_nothing_rings(backend: C10dRendezvousBackend, store: Any) -> None:
     backend.wait("nodes", backend.read_all("nodes", timeout=CALL), timeout=0.05)
     for path in ("heartbeats/a", "control/state", "store/1/a"):

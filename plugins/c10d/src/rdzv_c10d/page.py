@@ -5,7 +5,7 @@ make the same one wins. Who waits for a change waits for that key to appear (see
 wakes it.
 
 **A version that was written is never missing again.** All rests on that: where ``page/<v+1>`` is missing, v is the last
-one, whoever asks and however long ago it has read v; and a write that arrives late finds its version there. So
+one, for any client, however long ago it has read v; and a write that arrives late finds its version there. So
 the versions of a run are counted on when all keys of its page are removed, and one that is old is not removed: in its
 place stands the number of one that was written later, which takes some 100 bytes.
 

@@ -6,7 +6,8 @@ no call of their own.
 
 import threading
 import time
-from typing import TYPE_CHECKING, ClassVar, Final
+from contextlib import ExitStack
+from typing import ClassVar, Final
 
 from rdzv_core.backend import Snapshot
 from rdzv_core.errors import RendezvousConnectionError
@@ -17,9 +18,6 @@ from .page import PageVersion, SharedPage
 from .pool import Check, ConnectionPool
 from .store import Connection, NoAnswerError
 from .values import Page
-
-if TYPE_CHECKING:
-    import socket
 
 _LOOK: Final = 30.0
 """Seconds without a word of the store after which a waiter asks it whether it still answers."""
@@ -39,7 +37,8 @@ class PageWatch(Listener):
         self._heard_at = 0.0
         # The connection on which the thread waits in torch.
         self._waiting: Connection | None = None
-        self._answer: socket.socket | None = None
+        # What to close when it has come back.
+        self._to_close = ExitStack()
         self._ended = threading.Event()
 
     def wait(self, prefix: str, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
@@ -92,7 +91,7 @@ class PageWatch(Listener):
         """After `close`: end the thread at once, though it may wait in torch."""
         with self._changed:
             if self._waiting is not None:
-                self._answer = self._waiting.end_wait()
+                self._to_close.enter_context(self._waiting.end_wait())
 
     def _is_current(self, session: str) -> bool:
         now = self._connections.session
@@ -118,7 +117,8 @@ class PageWatch(Listener):
             check_open()
             page = self._page.known(seen.session)
             if self._is_current(seen.session) and (page is None or page.version <= seen.number):
-                # Each version that is later than one that is known, by whomever, makes the thread wake us.
+                # Each version that is later than a known one, also one that another thread has read, makes that thread
+                # wake us.
                 self._changed.wait(max(0.0, until - time.monotonic()))
 
     def _listen(self, connection: Connection) -> None:
@@ -151,6 +151,5 @@ class PageWatch(Listener):
         finally:
             with self._changed:
                 self._waiting = None
-                if self._answer is not None:
-                    self._answer.close()
+                self._to_close.close()
         return not self._closing

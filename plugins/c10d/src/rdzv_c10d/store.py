@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Protocol
@@ -130,17 +130,17 @@ class Connection:
         if self.path is not None:
             check_room(self.path)
 
-    def end_wait(self) -> socket.socket | None:
+    def end_wait(self) -> AbstractContextManager[object]:
         """End the wait of the thread that uses it, as if what it waits for were there. After that it is of no use.
 
         Torch, which would print a warning with a stack trace if the connection were cut, finds an answer there.
 
         Returns:
-            Whence the answer comes: to be closed when the wait has ended.
+            Whence the answer comes: to be left when the wait has ended.
         """
         connection = socket_of(self.store)
         if connection is None or self.descriptor is None:
-            return None
+            return nullcontext()
         ours, torchs = socket.socketpair()
         with connection, torchs, suppress(OSError):
             ours.send(_STOP_WAITING)
