@@ -194,7 +194,7 @@ def test_a_name_that_does_not_exist(connect: Connect) -> None:
 @pytest.mark.parametrize(
     "garbage", [b"garbage", b"\xff\xfe", b"{}", b"[" * 5000, b'{"created":1,"keys":{"a":7}}', b"1 2 x\n"]
 )
-@pytest.mark.parametrize("where", ["page", "page/1", "value/nodes/a", "log/nodes", "watchers/nodes", "rdzv-c10d/store"])
+@pytest.mark.parametrize("where", ["page", "page/1", "value/nodes/a", "log/nodes", "watchers", "rdzv-c10d/store"])
 def test_bytes_that_are_not_ours(connect: Connect, server_with: Any, where: str, garbage: bytes) -> None:
     endpoint = server_with(where if "-" in where else f"rdzv/run/{where}", garbage)
     backend = connect(endpoint)

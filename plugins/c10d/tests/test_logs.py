@@ -59,7 +59,7 @@ def log_of(store: Any) -> bytes:
 def test_what_a_read_has_shown_is_listed(backend: KeyValueBackend, store: Any, value: bytes) -> None:
     since = backend.read_all("nodes", timeout=CALL)
     with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
-        eventually(lambda: store.check(["rdzv/run/watchers/nodes"]), "the wait")
+        eventually(lambda: store.check(["rdzv/run/watchers"]), "the wait")
         die_between(store, "nodes/a", value)
         assert listed(backend) == {}
         found = backend.read("nodes/a", timeout=CALL)

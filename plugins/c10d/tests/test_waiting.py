@@ -253,7 +253,7 @@ def test_a_watch_that_ends_late_ends_no_other_of_its_prefix(
 
 @pytest.mark.parametrize("line", ["", "one", "two words", "four words are one"])
 def test_what_is_no_watcher_is_not_rung(backend: C10dRendezvousBackend, store: Any, line: str) -> None:
-    extend(store, "rdzv/run/watchers/nodes", Names.plus(line))
+    extend(store, "rdzv/run/watchers", Names.plus(line))
     since = backend.read_all("nodes", timeout=CALL)
     with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "nodes"), "the wait")
@@ -267,9 +267,9 @@ def test_who_has_gone_is_rung_no_more(store: Any) -> None:
     for number in range(10):
         prefix = f"store/1/{number}"
         backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.01)
-    assert 4 <= len(_watchers(store, "store")) <= 6, "waits of long ago are still known"
+    assert 4 <= len(_watchers(store)) <= 6, "waits of long ago are still known"
     backend.close()
-    assert _watchers(store, "store") == ()
+    assert _watchers(store) == ()
     assert _wakeups(store) == 0
     assert not [key for key in store.list_keys() if "wakeup" in key]
 
@@ -323,13 +323,12 @@ def test_idle_waits_cost_nothing(shared_store: ForkedStore) -> None:
         assert processes.fork(wait).result() < 0.03
 
 
-def _watchers(store: Any, top: str) -> tuple[str, ...]:
-    return Names.parse(store.get(f"rdzv/run/watchers/{top}")).names
+def _watchers(store: Any) -> tuple[str, ...]:
+    return Names.parse(store.get("rdzv/run/watchers")).names
 
 
 def _wakeups(store: Any) -> int:
-    keys = [key for key in store.list_keys() if key.startswith("rdzv/run/watchers/")]
-    return len({name.split()[0] for key in keys for name in Names.parse(store.get(key)).names})
+    return len({name.split()[0] for name in _watchers(store)})
 
 
 def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:

@@ -81,7 +81,7 @@ class C10dRendezvousBackend(KeyValueBackend):
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         began = time.monotonic()
         if is_on_page(prefix):
-            return self._call(lambda run, connection: run.page.snapshot(connection, prefix), timeout)
+            return self._call(lambda run, connection: run.read_page(connection, prefix), timeout)
         entries = self._call(lambda run, connection: run.read_all(connection, prefix), timeout)
         return Snapshot(entries, Moment(began, time.monotonic()))
 

@@ -9,7 +9,7 @@ Below ``<prefix>/<run id>/``:
 ``value/<path>``        any other key (a `Frame`)
 ``log/<top>``           the writes of all keys below a top folder (see `Logs`)
 ``count/<top>``         how many keys were created there
-``watchers/<top>``      whose wakeup keys are rung for changes there (a `Names` of a `Watcher` each)
+``watchers``            whose wakeup keys are rung for changes beside the page (a `Names` of a `Watcher` each)
 ``store/<path>//<key>`` a key of the round store at a path, as its user has written it (see `RoundStore`)
 ``queues/<path>``       which queues that store has, a line of JSON each
 ======================  ================================================================================
@@ -53,9 +53,9 @@ class Layout:
         """The key of the counter that a path belongs to."""
         return f"{self.root}count/{top_of(path)}"
 
-    def watchers(self, path: str) -> str:
-        """The key of the watchers that a path belongs to."""
-        return f"{self.root}watchers/{top_of(path)}"
+    def watchers(self) -> str:
+        """The key of the watchers."""
+        return f"{self.root}watchers"
 
 
 def top_of(path: str) -> str:

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Final
 
-from rdzv_core.backend import ABSENT, Entry, Expect, PutOutcome, PutResult, Token
+from rdzv_core.backend import ABSENT, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
 from rdzv_transport import contains
 
 from .layout import Layout, is_on_page, is_quiet, queues_key, store_key, top_of
@@ -60,8 +60,14 @@ class Run:
     def read(self, connection: Connection, path: str) -> Entry | None:
         """Read one key."""
         if is_on_page(path):
+            self._watchers.meet(connection)
             return self.page.read(connection).entries.get(path)
         return self._settled(connection, path, frame_of(peek(connection.store, self._layout.value(path))))
+
+    def read_page(self, connection: Connection, prefix: str) -> Snapshot:
+        """Read everything at or under `prefix`, which is on the page."""
+        self._watchers.meet(connection)
+        return self.page.snapshot(connection, prefix)
 
     def read_all(self, connection: Connection, prefix: str) -> Mapping[str, Entry]:
         """Read everything at or under `prefix`, which is not on the page, as it was at one moment."""
@@ -178,7 +184,7 @@ class Run:
         for key in keys:
             connection.store.delete_key(key)
         self._logs.clear(connection, top)
-        self._watchers.clear(connection, top)
+        self._watchers.clear(connection)
 
     def _delete_stores(self, store: Store, prefix: str) -> None:
         """Remove the round stores at or under a prefix."""

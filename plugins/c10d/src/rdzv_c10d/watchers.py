@@ -1,7 +1,8 @@
-"""Who is rung for changes below a top folder: a list to which each watcher adds itself before it looks.
+"""Who is rung for changes beside the page: a list to which each watcher adds itself before it looks.
 
 A writer rings after the write, and looks at the list after the write, too: whom it does not find there looks later, and
-sees it. Those whom it knows already it need not look for first.
+sees it. Those whom it knows already it rings first. One that has gone meanwhile leaves a wakeup key that nobody
+removes: it may as well be about to come back, and would miss what rings for it.
 """
 
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 from rdzv_transport import contains
 
-from .layout import Layout, top_of
+from .layout import Layout
 from .store import Connection, extend, peek
 from .values import Names
 
@@ -33,44 +34,37 @@ class Watchers:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        # Those that were there, by top folder, and in which session of the store.
-        self._known: dict[str, tuple[str, tuple[Watcher, ...]]] = {}
+        # Those that were there, and in which session of the store.
+        self._known: tuple[str, tuple[Watcher, ...]] = "", ()
 
     def add(self, connection: Connection, watcher: Watcher) -> None:
         """Have a watcher rung for every change at or under its prefix that a look from now on does not show."""
-        self._append(connection, watcher, Names.plus(" ".join(watcher)))
+        extend(connection.store, self._layout.watchers(), Names.plus(" ".join(watcher)))
 
     def remove(self, connection: Connection, watcher: Watcher) -> None:
         """Have it rung no more."""
-        self._append(connection, watcher, Names.minus(" ".join(watcher)))
+        extend(connection.store, self._layout.watchers(), Names.minus(" ".join(watcher)))
 
-    def ring(self, connection: Connection, paths: Iterable[str]) -> None:
-        """Ring for a change at paths below one top folder; then all that was appended on this connection is done."""
-        paths = list(paths)
-        top = top_of(paths[0])
-        session, known = self._known.get(top, ("", ()))
+    def meet(self, connection: Connection) -> None:
+        """Learn who is there, with the first call to a store: then the first write rings without a look, too."""
+        if self._known[0] != connection.session.id:
+            self._read(connection)
+
+    def ring(self, connection: Connection, paths: list[str]) -> None:
+        """Ring for a change at some paths; then all that was appended on this connection is done."""
+        session, known = self._known
         rung = _wakeups(known, paths) if session == connection.session.id else set()
-        if rung:
-            connection.store.multi_set([*rung], [b"1"] * len(rung))
-        known = self._read(connection, top)
-        self._known[top] = connection.session.id, known
-        wakeups = _wakeups(known, paths)
-        if new := wakeups - rung:
-            connection.store.multi_set([*new], [b"1"] * len(new))
-        for gone in rung - wakeups:
-            connection.store.delete_key(gone)
+        _ring(connection, rung)
+        _ring(connection, _wakeups(self._read(connection), paths) - rung)
 
-    def clear(self, connection: Connection, top: str) -> None:
+    def clear(self, connection: Connection) -> None:
         """Forget those that were removed, if that were all."""
-        raw = peek(connection.store, self._layout.watchers(top))
+        raw = peek(connection.store, self._layout.watchers())
         if raw is not None and not Names.parse(raw).names:
-            connection.store.compare_set(self._layout.watchers(top), raw, b"")
+            connection.store.compare_set(self._layout.watchers(), raw, b"")
 
-    def _append(self, connection: Connection, watcher: Watcher, line: bytes) -> None:
-        extend(connection.store, self._layout.watchers(watcher.prefix), line)
-
-    def _read(self, connection: Connection, top: str) -> tuple[Watcher, ...]:
-        key = self._layout.watchers(top)
+    def _read(self, connection: Connection) -> tuple[Watcher, ...]:
+        key = self._layout.watchers()
         raw = peek(connection.store, key)
         names = Names.parse(raw)
         if names.shorter is not None and raw is not None:
@@ -78,7 +72,14 @@ class Watchers:
             connection.store.compare_set(key, raw, names.shorter)
         # A line that does not name a watcher is left out; what was written stands all the same.
         lines = [name.split(" ") for name in names.names]
-        return tuple(Watcher(*words) for words in lines if len(words) == len(Watcher._fields))
+        watchers = tuple(Watcher(*words) for words in lines if len(words) == len(Watcher._fields))
+        self._known = connection.session.id, watchers
+        return watchers
+
+
+def _ring(connection: Connection, wakeups: set[str]) -> None:
+    if wakeups:
+        connection.store.multi_set([*wakeups], [b"1"] * len(wakeups))
 
 
 def _wakeups(watchers: Iterable[Watcher], paths: list[str]) -> set[str]:
