@@ -1,4 +1,4 @@
-"""The logs: a write is done when it stands there, whoever has put it there, and in which order it came."""
+"""The logs: a write is done when it stands there, by which client and in which order it came there."""
 
 from typing import Any
 
@@ -147,9 +147,9 @@ def test_removing_everything_takes_what_no_log_tells_of(
 
 def test_heartbeats_are_listed_as_they_are_now(backend: KeyValueBackend, store: Any) -> None:
     entry = backend.put("heartbeats/a", b"1", expect=ABSENT, timeout=CALL).entry
-    for beat in range(5):
+    for number in range(5):
         assert entry is not None
-        entry = backend.put("heartbeats/a", b"%d" % beat, expect=entry.token, timeout=CALL).entry
+        entry = backend.put("heartbeats/a", b"%d" % number, expect=entry.token, timeout=CALL).entry
         assert backend.read_all("heartbeats", timeout=CALL).entries == {"heartbeats/a": entry}
     assert store.get("rdzv/run/log/heartbeats").count(b"heartbeats/a") == 1
     backend.delete("heartbeats/a", timeout=CALL)

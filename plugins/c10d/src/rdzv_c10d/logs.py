@@ -2,8 +2,8 @@
 
 A key's value decides who won (`compare_set`); a write is done when it stands in the log. So one reading of the log
 shows all keys as they were at one moment, and nothing that is there is on its way. A writer that dies between the two
-has written nothing, unless somebody meets its value: then that one appends it (`Run.settle`), before it says what it
-has seen. The lines of one key may come in any order, and more than once: that of the later write counts.
+has written nothing, unless another client meets its value: then that one appends it (`Run._settled`), before it says
+what it has seen. The lines of one key may come in any order, and more than once: that of the later write counts.
 
 After shared logs, as in M. Balakrishnan et al., "Tango: Distributed Data Structures over a Shared Log", SOSP 2013.
 """

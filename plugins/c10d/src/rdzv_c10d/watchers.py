@@ -1,7 +1,7 @@
 """Who is rung for changes beside the page: a list to which each watcher adds itself before it looks.
 
 A writer rings after the write, and looks at the list after the write, too: whom it does not find there looks later, and
-sees it. Those whom it knows already it rings first. One that has gone meanwhile leaves a wakeup key that nobody
+sees it. Those whom it knows already it rings first. One that has gone meanwhile leaves a wakeup key that no process
 removes: it may as well be about to come back, and would miss what rings for it.
 """
 
