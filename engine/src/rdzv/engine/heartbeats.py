@@ -53,6 +53,13 @@ class Parsed:
     leases: Mapping[str, str]
     ttls: Mapping[str, float]
 
+    def of(self, living: Set[str]) -> Snapshot:
+        """The entries of these leases, and of none."""
+        leases = self.leases
+        return Snapshot(
+            {key: entry for key, entry in self.entries.items() if key not in leases or leases[key] in living}, self
+        )
+
 
 class HeartbeatLeases(KeyValueBackend):
     """A backend without leases, with leases.
@@ -156,6 +163,9 @@ class HeartbeatLeases(KeyValueBackend):
             if (remaining := deadline - self._clock()) > 0:
                 raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._rest(seen)))
                 seen = seen if raw is seen.raw else parse(raw)
+                # News do not wait for a look that is due: the next wait begins with it.
+                if (told := self._known_entries(seen)).entries != since.entries:
+                    return told
         return since
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
@@ -173,9 +183,18 @@ class HeartbeatLeases(KeyValueBackend):
         """All entries but those of a lease that has ended (see `_alive`)."""
         if not parsed.ttls:
             return Snapshot(parsed.entries, parsed)
-        alive, leases = self._alive(parsed.ttls, deadline, fresh), parsed.leases
-        living = {key: entry for key, entry in parsed.entries.items() if key not in leases or leases[key] in alive}
-        return Snapshot(living, parsed)
+        return parsed.of(self._alive(parsed.ttls, deadline, fresh))
+
+    def _known_entries(self, parsed: Parsed) -> Snapshot:
+        """All entries but those of a lease that is known to have ended."""
+        if not parsed.ttls:
+            return Snapshot(parsed.entries, parsed)
+        now, observer = self._clock(), self._observer
+        with self._lock:
+            living = [lease for lease in parsed.ttls if observer.state(lease) is not LeaseState.ENDED]
+            for lease in living:
+                observer.see(lease, parsed.ttls[lease], now)
+        return parsed.of({*living})
 
     def _alive_entry(self, key: str, entry: Entry | None, deadline: float) -> Entry | None:
         if entry is None:
