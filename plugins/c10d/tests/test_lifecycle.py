@@ -1,13 +1,18 @@
 """Forks and ends."""
 
+import fcntl
+import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
+from rdzv_c10d import locator
 from rdzv_c10d.shared import Shared, _by_store, join
 
 from .clients import CALL, Connect, ForkedStore
@@ -18,8 +23,8 @@ def test_two_threads_that_make_the_first_call_at_once_hold_nothing_open(
 ) -> None:
     both = threading.Barrier(2)
 
-    def join_together(*locator: Any) -> Shared:
-        shared = join(*locator)
+    def join_together(*where: Any) -> Shared:
+        shared = join(*where)
         both.wait(CALL)
         return shared
 
@@ -79,3 +84,25 @@ for number in range(12):
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
     assert (ended.returncode, ended.stdout.split()) == (0, ["0"] * 12), ended.stderr
+
+
+def test_a_child_that_is_forked_while_a_file_is_opened_does_not_lock_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child's descriptor is another one of what the parent has open, and stays."""
+    lock, copies = locator._lock_to_read, []
+
+    def lock_and_fork(file: BinaryIO, deadline: float) -> bool:
+        is_locked = lock(file, deadline)
+        copies.append(os.dup(file.fileno()))
+        return is_locked
+
+    monkeypatch.setattr(locator, "_lock_to_read", lock_and_fork)
+    path = tmp_path / "store"
+    try:
+        locator.FileLocator(str(path))._check_file(time.monotonic() + CALL)
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        for copy in copies:
+            os.close(copy)

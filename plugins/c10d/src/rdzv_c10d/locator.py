@@ -223,8 +223,12 @@ class FileLocator(StoreLocator):
         try:
             with open(self._path, "a+b") as file:
                 is_unlocked = _lock_to_read(file, deadline)
-                file.seek(0)
-                whole = is_unlocked and is_whole(file.read())
+                try:
+                    file.seek(0)
+                    whole = is_unlocked and is_whole(file.read())
+                finally:
+                    # To close it is not enough: a child that was forked meanwhile has it open, too.
+                    fcntl.flock(file, fcntl.LOCK_UN)
         except OSError as error:
             raise RendezvousParameterError(
                 f"The file '{self._path}' cannot be read and written: {error.strerror}. "
@@ -346,7 +350,7 @@ def _no_folder(error: OSError, where: str) -> RendezvousParameterError:
 
 
 def _lock_to_read(file: BinaryIO, deadline: float) -> bool:
-    """Lock a FileStore as torch does to read it, until it is closed; False if that is not possible until a deadline."""
+    """Lock a FileStore as torch does to read it; False if that is not possible until a deadline."""
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
