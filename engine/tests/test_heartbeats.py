@@ -97,6 +97,23 @@ class Busy(VirtualTime):
         return super().wait(prefix, since, timeout=min(timeout, self.pause))
 
 
+def test_news_does_not_wait_for_a_look_that_is_due() -> None:
+    class Late(Busy):
+        def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+            self.now += 1.0
+            return super().wait(prefix, since, timeout=timeout)
+
+    backend = Late()
+    heartbeats = HeartbeatLeases(backend, 5.0, lambda: backend.now)
+    lease = heartbeats.open_lease(15.0, timeout=CALL)
+    heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    view, before = heartbeats.read_all("nodes", timeout=CALL), backend.reads
+    view = heartbeats.wait("nodes", view, timeout=10.0)
+    assert (view.entries.keys(), backend.reads) == ({"nodes/a", "nodes/busy"}, before)
+    heartbeats.wait("nodes", view, timeout=10.0)
+    assert backend.reads == before + 1, "the next wait does not begin with it"
+
+
 @pytest.mark.parametrize(("pause", "looks"), [(0.01, 1), (0.2, 11)])
 def test_changes_do_not_make_an_observer_scan_more_often(pause: float, looks: int) -> None:
     backend = Busy()

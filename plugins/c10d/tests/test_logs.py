@@ -1,5 +1,7 @@
 """The logs: a write is done when it stands there, by which client and in which order it came there."""
 
+import socket
+import time
 from typing import Any
 
 import pytest
@@ -10,10 +12,10 @@ from rdzv_core.backend import ABSENT, ANY, Entry, KeyValueBackend, PutOutcome
 from rdzv_c10d import C10dRendezvousBackend, logs, run
 from rdzv_c10d.layout import Layout
 from rdzv_c10d.logs import Logs
-from rdzv_c10d.store import Connection, Session, stores
+from rdzv_c10d.store import Connection, NoAnswerError, Session, stores
 from rdzv_c10d.values import Frame, nonce
 
-from .clients import CALL
+from .clients import CALL, Connect, ForkedStore
 
 LONG = b"x" * 2000
 
@@ -86,9 +88,49 @@ def test_a_removal_that_a_read_has_shown_is_listed(backend: KeyValueBackend, sto
 
 def test_a_long_value_that_a_list_meets_is_listed(backend: KeyValueBackend, store: Any) -> None:
     backend.put("nodes/a", LONG, expect=ABSENT, timeout=CALL)
-    die_between(store, "nodes/a", LONG + b"new")
-    assert listed(backend) == {"nodes/a": LONG + b"new"}
+    since = backend.read_all("nodes", timeout=CALL)
+    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
+        eventually(lambda: store.check(["rdzv/run/watchers"]), "the wait")
+        die_between(store, "nodes/a", LONG + b"new")
+        assert listed(backend) == {"nodes/a": LONG + b"new"}
+        assert waiting.result(CALL).entries["nodes/a"].value == LONG + b"new"
     assert len(log_of(store)) < len(LONG)
+
+
+@pytest.mark.parametrize("value", [b"x", LONG])
+def test_a_removal_that_was_cut_off_is_finished_by_the_next(backend: KeyValueBackend, store: Any, value: bytes) -> None:
+    backend.put("nodes/a", value, expect=ABSENT, timeout=CALL)
+    die_between(store, "nodes/a", None)
+    backend.delete("nodes/a", timeout=CALL)
+    assert b"=nodes/a" in log_of(store).splitlines()[-2]
+    assert listed(backend) == {}
+
+
+def test_what_comes_late_in_the_log_of_a_run_that_was_removed_can_be_removed(
+    backend: KeyValueBackend, store: Any
+) -> None:
+    append(store, "nodes/a", Frame(nonce(), 1, 1, b"x"))
+    assert listed(backend) == {"nodes/a": b"x"}
+    backend.delete("nodes", timeout=CALL)
+    assert listed(backend) == {}
+
+
+def test_a_long_value_that_is_gone_is_not_listed(backend: KeyValueBackend, store: Any) -> None:
+    backend.put("nodes/a", LONG, expect=ABSENT, timeout=CALL)
+    store.delete_key("rdzv/run/value/nodes/a")
+    assert listed(backend) == {}
+
+
+def test_a_log_that_only_writers_use_stays_short(server: ForkedStore, connect: Connect) -> None:
+    backend = connect(server.endpoint)
+    token: Any = ABSENT
+    for _ in range(300):
+        entry = backend.put("nodes/a", b"x" * 900, expect=token, timeout=CALL).entry
+        assert entry is not None
+        token = entry.token
+    host, _, port = server.endpoint.partition(":")
+    store = stores().TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    assert len(store.get("rdzv/run/log/nodes")) < 2 * logs._UNREAD
 
 
 def test_a_write_that_comes_late_in_the_log_changes_nothing(backend: KeyValueBackend, store: Any) -> None:
@@ -156,3 +198,23 @@ def test_heartbeats_are_listed_as_they_are_now(backend: KeyValueBackend, store: 
     assert backend.read_all("heartbeats", timeout=CALL).entries == {}
     backend.put("heartbeats/a", b"again", expect=ABSENT, timeout=CALL)
     assert len(backend.read_all("heartbeats", timeout=CALL).entries) == 1
+
+
+def test_a_heartbeat_that_no_log_tells_of_is_listed_once_it_is_met(backend: KeyValueBackend, store: Any) -> None:
+    die_between(store, "heartbeats/a", b"1")
+    assert backend.read_all("heartbeats", timeout=CALL).entries == {}
+    put = backend.put("heartbeats/a", b"expired", expect=ABSENT, timeout=CALL)
+    assert put.outcome is PutOutcome.CONFLICT
+    assert backend.read_all("heartbeats", timeout=CALL).entries == {"heartbeats/a": put.entry}
+
+
+def test_the_calls_of_one_work_end_with_its_deadline() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        connection = Connection("client", Session("", ""), here.fileno())
+        connection.limit_waits(60)
+        assert connection.store == "client"
+        connection.limit_waits(0.01)
+        eventually(lambda: time.monotonic() > connection._until, "the deadline")
+        with pytest.raises(NoAnswerError):
+            _ = connection.store

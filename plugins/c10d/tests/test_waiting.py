@@ -18,6 +18,7 @@ from rdzv_c10d import C10dRendezvousBackend, watch
 from rdzv_c10d.layout import Layout
 from rdzv_c10d.locator import GivenLocator
 from rdzv_c10d.logs import Logs
+from rdzv_c10d.page_watch import PageWatch
 from rdzv_c10d.pool import ConnectionPool
 from rdzv_c10d.run import Run
 from rdzv_c10d.store import Connection, NoAnswerError, Session, extend, stores
@@ -305,6 +306,47 @@ def test_a_look_that_got_no_answer_has_heard_nothing(
         assert isinstance(waiting.exception(CALL), RendezvousConnectionError)
     assert backend.wait("nodes", since, timeout=CALL / 2).entries.keys() == {"nodes/a"}
     other.close()
+
+
+def test_a_watch_that_was_asked_for_in_vain_is_asked_for_again(
+    backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is lost with the connection, which the answer to the look would have shown."""
+    since = backend.read_all("nodes", timeout=CALL)
+
+    def lose(*arguments: Any) -> Any:
+        raise RendezvousConnectionError("The connection broke.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Run, "watch", lambda *arguments: None)
+        broken.setattr(Run, "read_all", lose)
+        with pytest.raises(RendezvousConnectionError):
+            backend.wait("nodes", since, timeout=CALL)
+    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
+        eventually(lambda: _is_watched(backend, "nodes"), "the wait")
+        backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        assert waiting.result(CALL).entries.keys() == {"nodes/a"}
+
+
+def test_a_version_of_the_page_that_another_thread_has_met_wakes_who_waits(
+    backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that listens is between two waits, and then waits for the version after it."""
+    wanted, may_go_on = PageWatch._is_wanted, threading.Event()
+
+    def late(self: PageWatch) -> bool:
+        is_wanted = wanted(self)
+        may_go_on.wait(CALL)
+        return is_wanted
+
+    monkeypatch.setattr(PageWatch, "_is_wanted", late)
+    since = backend.read_all("control", timeout=CALL)
+    with in_background(lambda: backend.wait("control", since, timeout=60)) as waiting:
+        watch = backend._uses.get().shared.watches._page
+        eventually(lambda: watch._changed._waiters, "the wait")
+        backend.put("control/a", b"x", expect=ANY, timeout=CALL)
+        may_go_on.set()
+        assert waiting.result(CALL).entries.keys() == {"control/a"}
 
 
 def test_idle_waits_cost_nothing(shared_store: ForkedStore) -> None:

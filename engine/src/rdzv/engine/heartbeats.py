@@ -162,7 +162,9 @@ class HeartbeatLeases(KeyValueBackend):
                 return now
             if (remaining := deadline - self._clock()) > 0:
                 raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._rest(seen)))
-                seen = seen if raw is seen.raw else parse(raw)
+                if raw is seen.raw:
+                    continue
+                seen = parse(raw)
                 # News do not wait for a look that is due: the next wait begins with it.
                 if (told := self._known_entries(seen)).entries != since.entries:
                     return told

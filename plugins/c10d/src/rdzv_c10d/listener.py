@@ -45,6 +45,11 @@ class Listener(ABC):
     def _hear_next(self, connection: Connection) -> None:
         """Wait for something, and `wake` those who wait for it. After `close` it may return for nothing."""
 
+    @property
+    def is_started(self) -> bool:
+        """Whether it listens, or has listened."""
+        return self._listening is not None
+
     def start(self, deadline: float) -> Session:
         """Connect, unless that was done; from now on nothing is missed.
 

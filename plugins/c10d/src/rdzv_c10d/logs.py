@@ -13,23 +13,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.backend import Entry
 from rdzv_transport import contains, number_of
 
 from .layout import Layout, is_quiet
 from .store import Connection, extend, peek, stores
-from .values import Frame, foreign
+from .values import Frame, foreign, frame_of
 
 _INLINE: Final = 1024
 """A longer value, in bytes, is not in the log; who reads the log reads it where it is."""
 _GARBAGE: Final = 32
-"""So many records of a log may be of no use before it is written anew, and as many as are of use."""
+"""So many records of a log may be of no use before it is written anew, and half as many as are of use."""
 _REMOVED: Final = 60.0
 """Seconds for which a reader keeps the record of a removed key: no record of an earlier write comes later than that."""
 _NOTED: Final = 1024
 """Of how many keys is kept which write is in a log for certain."""
-_READINGS: Final = 20
-"""So often a log is read until none of the values that are not in it is newer."""
+_UNREAD: Final = 1 << 16
+"""After so many bytes that it has appended a client reads a log, which makes it shorter."""
+_LARGEST: Final = 7 << 20
+"""Bytes that torch's server takes in one value: a little less than 8 MiB."""
 
 
 class Record(NamedTuple):
@@ -38,11 +40,13 @@ class Record(NamedTuple):
     Attributes:
         frame: Which write.
         is_whole: Whether its value is here; else the frame has an empty one instead.
+        entry: What a backend's caller gets; None: the key is removed.
         seen: When this process has read it first, on its monotonic clock.
     """
 
     frame: Frame
     is_whole: bool
+    entry: Entry | None
     seen: float
 
 
@@ -66,22 +70,24 @@ class Reading:
         records, total = dict(before.records), before.total
         position, now = len(before.raw), time.monotonic()
         while position < len(raw):
-            path, record, position = _read_record(raw, position, now)
+            path, frame, is_whole, position = _read_record(raw, position)
             total += 1
-            there = records.get(path)
-            if there is None or there.frame.place < record.frame.place:
-                records[path] = record
+            there, known = records.get(path), self.records.get(path)
+            if there is None or there.frame.place < frame.place:
+                seen = known.seen if known is not None and known.frame.nonce == frame.nonce else now
+                records[path] = Record(frame, is_whole, frame.entry, seen)
         return Reading(raw, records, total)
 
     def shorter(self) -> bytes | None:
-        """The same without what is of no use, if that is worth the while."""
+        """The same without what is of no use, if that is worth the while and torch takes it."""
         if self.total <= _GARBAGE:
             return None
         removed = time.monotonic() - _REMOVED
-        kept = {path: one for path, one in self.records.items() if one.frame.value is not None or one.seen > removed}
-        if self.total <= 2 * len(kept) + _GARBAGE:
+        kept = {path: one for path, one in self.records.items() if one.entry is not None or one.seen > removed}
+        if self.total <= 1.5 * len(kept) + _GARBAGE:
             return None
-        return b"".join(_record(path, one.frame, one.is_whole) for path, one in kept.items())
+        raw = b"".join(_record(path, one.frame, one.is_whole) for path, one in kept.items())
+        return raw if len(raw) < _LARGEST else None
 
 
 class Logs:
@@ -90,13 +96,22 @@ class Logs:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._readings: dict[str, Reading] = {}
+        # How many bytes were appended to a log since it was read last.
+        self._appended: dict[str, int] = {}
         # What is in a log for certain, by path.
         self._noted: dict[str, Frame] = {}
 
     def append(self, connection: Connection, path: str, frame: Frame) -> None:
         """Append a write of a key. torch waits for no answer: it is done when the next call of this client is."""
-        is_whole = frame.value is None or (len(frame.value) <= _INLINE and not is_quiet(path))
-        extend(connection.store, self._layout.log(path), _record(path, frame, is_whole))
+        # A heartbeat is never read here; and where torch cannot append, all that is here is written anew.
+        is_here = not is_quiet(path) and connection.store.has_extended_api()
+        is_whole = frame.value is None or (is_here and len(frame.value) <= _INLINE)
+        key, record = self._layout.log(path), _record(path, frame, is_whole)
+        extend(connection.store, key, record)
+        self._appended[key] = self._appended.get(key, 0) + len(record)
+        if self._appended[key] > _UNREAD:
+            # Perhaps no other client reads it, and so makes it shorter.
+            self._read(connection, path)
 
     def note(self, path: str, frame: Frame) -> None:
         """Note that a write is in its log."""
@@ -114,31 +129,34 @@ class Logs:
             self.note(path, frame)
         return is_there
 
-    def read(self, connection: Connection, prefix: str) -> dict[str, Frame]:
-        """The last writes of all keys at or under a prefix that are not removed, as they were at one moment."""
-        for _ in range(_READINGS):
-            reading = self._read(connection, prefix)
-            found = {path: one for path, one in sorted(reading.records.items()) if contains(prefix, path)}
-            values = self._read_values(connection, [path for path, one in found.items() if not one.is_whole])
-            later = {path: frame for path, frame in values.items() if frame.nonce != found[path].frame.nonce}
-            if not later or is_quiet(prefix):
-                frames = {path: values.get(path, one.frame) for path, one in found.items()}
-                return {path: frame for path, frame in frames.items() if frame.value is not None}
-            # Their writers are about to do this, or dead.
-            for path, frame in later.items():
-                self.append(connection, path, frame)
-        raise RendezvousConnectionError(
-            f"'{prefix}' was changed during each of {_READINGS} readings, so no moment of it is known"
-        )
+    def read(self, connection: Connection, prefix: str) -> tuple[dict[str, Record], dict[str, Frame]]:
+        """The last writes of all keys at or under a prefix that are not removed, by path.
+
+        Returns:
+            Them; and later writes, which no log tells of yet. If there are none, the others are of one moment. (Of
+            heartbeats there are none, and no moment is promised.)
+        """
+        records = self._read(connection, prefix).records
+        found = {path: one for path, one in records.items() if one.entry is not None and contains(prefix, path)}
+        later: dict[str, Frame] = {}
+        values = self._read_values(connection, [path for path, one in found.items() if not one.is_whole])
+        for path, frame in values.items():
+            one = found.pop(path)
+            if frame is not None and frame.nonce != one.frame.nonce and not is_quiet(prefix):
+                later[path] = frame
+            elif frame is not None and frame.value is not None:
+                found[path] = one._replace(frame=frame, entry=frame.entry)
+        return found, later
 
     def clear(self, connection: Connection, top: str) -> None:
         """Forget the keys below a top folder that were removed, if that were all."""
         reading = self._read(connection, top)
-        if all(one.frame.value is None for one in reading.records.values()):
+        if all(one.entry is None for one in reading.records.values()):
             connection.store.compare_set(self._layout.log(top), reading.raw, b"")
 
     def _read(self, connection: Connection, path: str) -> Reading:
         key = self._layout.log(path)
+        self._appended[key] = 0
         raw = peek(connection.store, key) or b""
         reading = self._readings.get(key, Reading())
         if raw != reading.raw:
@@ -148,7 +166,7 @@ class Logs:
             connection.store.compare_set(key, raw, shorter)
         return reading
 
-    def _read_values(self, connection: Connection, paths: list[str]) -> dict[str, Frame]:
+    def _read_values(self, connection: Connection, paths: list[str]) -> dict[str, Frame | None]:
         """The last writes of keys by their values, which are there; but who removes the whole run removes them."""
         keys = [*map(self._layout.value, paths)]
         raws: list[bytes | None]
@@ -158,7 +176,7 @@ class Logs:
             raws = [*connection.store.multi_get(keys)] if at_once else [peek(connection.store, key) for key in keys]
         except stores().DistStoreError:
             raws = [peek(connection.store, key) for key in keys]
-        return {path: Frame.parse(raw) for path, raw in zip(paths, raws, strict=True) if raw}
+        return {path: frame_of(raw) for path, raw in zip(paths, raws, strict=True)}
 
 
 def _record(path: str, frame: Frame, is_whole: bool) -> bytes:
@@ -167,8 +185,8 @@ def _record(path: str, frame: Frame, is_whole: bool) -> bytes:
     return b"%s%s %d\n%s\n" % (b"=" if is_whole else b"@", path.encode(), len(content), content)
 
 
-def _read_record(raw: bytes, position: int, now: float) -> tuple[str, Record, int]:
-    """One record; returns where the next one begins, too."""
+def _read_record(raw: bytes, position: int) -> tuple[str, Frame, bool, int]:
+    """One record; returns whether its value is there, and where the next one begins, too."""
     try:
         end = raw.index(b"\n", position)
         kind, line = raw[position : position + 1], raw[position + 1 : end].decode("ascii")
@@ -181,4 +199,4 @@ def _read_record(raw: bytes, position: int, now: float) -> tuple[str, Record, in
     frame = Frame.parse(raw[end + 1 : after])
     if kind == b"@" and frame.value is None:
         frame = replace(frame, value=b"")
-    return path, Record(frame, kind == b"=", now), after + 1
+    return path, frame, kind == b"=", after + 1

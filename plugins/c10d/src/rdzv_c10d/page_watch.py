@@ -35,6 +35,8 @@ class PageWatch(Listener):
         self._turns = Turns()
         self._page = page
         self._heard_at = 0.0
+        # The last version of which all who wait were told.
+        self._told: Page | None = None
         # The connection on which the thread waits in torch.
         self._waiting: Connection | None = None
         # What to close when it has come back.
@@ -117,8 +119,7 @@ class PageWatch(Listener):
             check_open()
             page = self._page.known(seen.session)
             if self._is_current(seen.session) and (page is None or page.version <= seen.number):
-                # Each version that is later than a known one, also one that another thread has read, makes that thread
-                # wake us.
+                # The thread that listens wakes us for each version, also for one that another thread has read.
                 self._changed.wait(max(0.0, until - time.monotonic()))
 
     def _listen(self, connection: Connection) -> None:
@@ -128,6 +129,10 @@ class PageWatch(Listener):
     def _hear_next(self, connection: Connection) -> None:
         session = connection.session.id
         page = self._page.known(session) or self._page.read(connection)
+        if page is not self._told:
+            # Another thread has read or written it.
+            self._told = page
+            self.wake()
         key = self._page.key_of(page.version + 1)
         if connection.descriptor is None:
             while not connection.store.check([key]):

@@ -13,10 +13,11 @@ from contextlib import suppress
 from typing import Final
 
 from rdzv_core.backend import ABSENT, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
+from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import contains
 
 from .layout import Layout, is_on_page, is_quiet, queues_key, store_key, top_of
-from .logs import Logs
+from .logs import Logs, Record
 from .page import SharedPage
 from .store import Connection, Store, attempts, peek, stores
 from .values import Frame, Version, entry_of, frame_of, matches, nonce
@@ -24,6 +25,8 @@ from .watchers import Watcher, Watchers
 
 _STORES: Final = "rounds"
 """The top folder under which the round stores are."""
+_READINGS: Final = 20
+"""So often a log is read until none of the values that are not in it is later."""
 _BETWEEN: Final = 1.0
 """Seconds for which who removes a run waits for a writer that is between the two calls of a write, or dead."""
 
@@ -71,8 +74,7 @@ class Run:
 
     def read_all(self, connection: Connection, prefix: str) -> Mapping[str, Entry]:
         """Read everything at or under `prefix`, which is not on the page, as it was at one moment."""
-        frames = self._logs.read(connection, prefix)
-        return {path: entry for path, frame in frames.items() if (entry := frame.entry) is not None}
+        return {path: one.entry for path, one in self._list(connection, prefix).items() if one.entry is not None}
 
     def put(
         self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt
@@ -87,6 +89,9 @@ class Run:
             there = self._there(connection, path)
         for _ in attempts(path):
             if not (known or matches(entry_of(there), expect)):
+                if expect is ABSENT and is_quiet(path) and there is not None:
+                    # Perhaps ours, by a call that was cut off before the log told of it.
+                    self._logs.append(connection, path, there)
                 return PutResult(PutOutcome.CONFLICT, self._settled(connection, path, there))
             creates, new = entry_of(there) is None, self._next(connection, path, there, value)
             attempt.commit()
@@ -103,10 +108,8 @@ class Run:
         if is_on_page(prefix):
             self.page.delete(connection, prefix)
             return
-        paths = dict.fromkeys(self._logs.read(connection, prefix))
-        if "/" in prefix:
-            paths[prefix] = None
-        self._remove(connection, list(paths))
+        logged = {path: one.frame for path, one in self._list(connection, prefix).items()}
+        self._remove(connection, {prefix: None, **logged} if "/" in prefix else logged)
         if "/" not in prefix and hasattr(connection.store, "list_keys"):
             self._sweep(connection, prefix)
         if top_of(prefix) == _STORES and connection.descriptor is not None and hasattr(connection.store, "list_keys"):
@@ -153,13 +156,26 @@ class Run:
             self._announce(connection, path, there)
         return entry_of(there)
 
-    def _remove(self, connection: Connection, paths: list[str]) -> None:
-        """Remove keys. Their values stay, and say so; a key that vanished would block a client that reads it."""
-        gone = [path for path in paths if self._remove_one(connection, path)]
+    def _list(self, connection: Connection, prefix: str) -> dict[str, Record]:
+        """What is at or under `prefix`, as it was at one moment."""
+        for _ in range(_READINGS):
+            found, later = self._logs.read(connection, prefix)
+            if not later:
+                return found
+            for path, frame in later.items():
+                self._announce(connection, path, frame)
+        raise RendezvousConnectionError(
+            f"'{prefix}' was changed during each of {_READINGS} readings, so no moment of it is known"
+        )
+
+    def _remove(self, connection: Connection, logged: Mapping[str, Frame | None]) -> None:
+        """Remove keys, whose last writes are given as their log has them. Their values stay, and say so; a key that
+        vanished would block a client that reads it."""
+        gone = [path for path, frame in logged.items() if self._remove_one(connection, path, frame)]
         if gone and not is_quiet(gone[0]):
             self._watchers.ring(connection, gone)
 
-    def _remove_one(self, connection: Connection, path: str) -> bool:
+    def _remove_one(self, connection: Connection, path: str, logged: Frame | None) -> bool:
         there = self._there(connection, path)
         while there is not None and there.value is not None:
             removed = there.then(None)
@@ -167,7 +183,11 @@ class Run:
             if is_ours:
                 self._logs.append(connection, path, removed)
                 return True
-        return False
+        if logged is None:
+            return False
+        # It was removed before, and the log does not tell of that.
+        self._logs.append(connection, path, there or logged.then(None))
+        return True
 
     def _sweep(self, connection: Connection, top: str) -> None:
         """Remove what removing has left of everything below a top folder. (torch lists keys from 2.10 on.)
@@ -180,7 +200,7 @@ class Run:
         if any(entry_of(self._there(connection, path)) is not None for path in paths):
             # Written since, or by who died before the log told of it, or is still at it.
             time.sleep(_BETWEEN)
-            self._remove(connection, paths)
+            self._remove(connection, dict.fromkeys(paths))
         for key in keys:
             connection.store.delete_key(key)
         self._logs.clear(connection, top)

@@ -103,9 +103,15 @@ class Connection:
 
     @property
     def store(self) -> Any:
-        """The client, for one more call: it waits for an answer as long as those before it have left it."""
+        """The client, for one more call: it waits for an answer as long as those before it have left it.
+
+        Raises:
+            NoAnswerError: They have left nothing.
+        """
         if self._until < math.inf:
-            self._limit_wait(max(0.001, self._until - time.monotonic()))
+            if (remaining := self._until - time.monotonic()) <= 0:
+                raise NoAnswerError("The store did not answer in time: the calls before have taken all of it.")
+            self._limit_wait(remaining)
         return self.client
 
     def limit_waits(self, seconds: float) -> None:
@@ -115,7 +121,7 @@ class Connection:
         Raises:
             OSError: The system has no such limit.
         """
-        self._until = time.monotonic() + seconds
+        self._until = time.monotonic() + seconds if self.descriptor is not None else math.inf
         self._limit_wait(seconds)
 
     def _limit_wait(self, seconds: float) -> None:

@@ -90,7 +90,8 @@ class Watches:
         key."""
         self._idle += self._watches.all()
         self.forget_idle(connection)
-        self.wakeup.ring(connection)
+        if self.wakeup.is_started:
+            self.wakeup.ring(connection)
         self._page.end()
 
     def _note_loss(self) -> None:
@@ -108,7 +109,10 @@ class _Watch:
         self._watcher = Watcher(watches.wakeup.key, prefix, nonce())
         self._connections = connections
         self._run = run
+        # The session in which this prefix is watched; and the one in which the store was asked for that, by a request
+        # that may be lost.
         self._session: Session | None = None
+        self._asked: Session | None = None
         self._now = Snapshot({}, Moment(-1.0, -1.0))
         # Whether a thread waits that knows something newer than this.
         self._is_behind = False
@@ -141,10 +145,9 @@ class _Watch:
 
     def forget(self, connection: Connection) -> None:
         """Have no client ring for this prefix any more."""
-        if self._session == connection.session:
-            self._session = None
-            if not self._quiet:
-                self._run.unwatch(connection, self._watcher)
+        if self._asked == connection.session:
+            self._run.unwatch(connection, self._watcher)
+        self._asked = self._session = None
 
     def _check_session(self, session: Session | None) -> None:
         """Say that the store in which this prefix was watched is gone, before another attempt to connect, which may
@@ -188,6 +191,8 @@ class _Watch:
             self._watches.forget_idle(connection)
             self._register(connection, session)
             entries = self._run.read_all(connection, self._watcher.prefix)
+            # The answer says that the store has got what was sent before.
+            self._session = session
             return Snapshot(entries, Moment(began, time.monotonic()))
 
         self._now = self._connections.call(look, deadline, check_open)
@@ -198,7 +203,6 @@ class _Watch:
     def _register(self, connection: Connection, session: Session) -> None:
         if connection.session != session:
             raise RendezvousConnectionError("The store was replaced by a new one just now.")
-        if self._session != session:
-            if not self._quiet:
-                self._run.watch(connection, self._watcher)
-            self._session = session
+        if self._session != session and not self._quiet:
+            self._asked = session
+            self._run.watch(connection, self._watcher)

@@ -34,8 +34,8 @@ class Watchers:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        # Those that were there, and in which session of the store.
-        self._known: tuple[str, tuple[Watcher, ...]] = "", ()
+        # Those that were there, in which session of the store, and what it held.
+        self._known: tuple[str, bytes | None, tuple[Watcher, ...]] = "", None, ()
 
     def add(self, connection: Connection, watcher: Watcher) -> None:
         """Have a watcher rung for every change at or under its prefix that a look from now on does not show."""
@@ -52,7 +52,7 @@ class Watchers:
 
     def ring(self, connection: Connection, paths: list[str]) -> None:
         """Ring for a change at some paths; then all that was appended on this connection is done."""
-        session, known = self._known
+        session, _, known = self._known
         rung = _wakeups(known, paths) if session == connection.session.id else set()
         _ring(connection, rung)
         _ring(connection, _wakeups(self._read(connection), paths) - rung)
@@ -66,6 +66,9 @@ class Watchers:
     def _read(self, connection: Connection) -> tuple[Watcher, ...]:
         key = self._layout.watchers()
         raw = peek(connection.store, key)
+        session, before, known = self._known
+        if (session, before) == (connection.session.id, raw):
+            return known
         names = Names.parse(raw)
         if names.shorter is not None and raw is not None:
             # If another client appended meanwhile this changes nothing, and is tried again another time.
@@ -73,7 +76,7 @@ class Watchers:
         # A line that does not name a watcher is left out; what was written stands all the same.
         lines = [name.split(" ") for name in names.names]
         watchers = tuple(Watcher(*words) for words in lines if len(words) == len(Watcher._fields))
-        self._known = connection.session.id, watchers
+        self._known = connection.session.id, raw, watchers
         return watchers
 
 
