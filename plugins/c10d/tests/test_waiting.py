@@ -308,7 +308,7 @@ def test_a_look_that_got_no_answer_has_heard_nothing(
     other.close()
 
 
-def test_a_watch_that_was_asked_for_in_vain_is_asked_for_again(
+def test_a_watch_whose_request_was_lost_is_asked_for_again(
     backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request is lost with the connection, which the answer to the look would have shown."""

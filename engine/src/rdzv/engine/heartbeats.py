@@ -53,13 +53,6 @@ class Parsed:
     leases: Mapping[str, str]
     ttls: Mapping[str, float]
 
-    def of(self, living: Set[str]) -> Snapshot:
-        """The entries of these leases, and of none."""
-        leases = self.leases
-        return Snapshot(
-            {key: entry for key, entry in self.entries.items() if key not in leases or leases[key] in living}, self
-        )
-
 
 class HeartbeatLeases(KeyValueBackend):
     """A backend without leases, with leases.
@@ -152,7 +145,7 @@ class HeartbeatLeases(KeyValueBackend):
         while (remaining := deadline - self._clock()) > 0:
             try:
                 # A change wakes every waiter: one that has just seen that these leases live need not ask again.
-                now = self._alive_entries(seen, deadline, fresh=False)
+                now = self._alive_entries(seen, deadline, self._clock())
             except RendezvousConnectionError:
                 if remaining >= self._observer.scan_interval:
                     raise
@@ -166,7 +159,7 @@ class HeartbeatLeases(KeyValueBackend):
                     continue
                 seen = parse(raw)
                 # News do not wait for a look that is due: the next wait begins with it.
-                if (told := self._known_entries(seen)).entries != since.entries:
+                if (told := self._alive_entries(seen, deadline, -math.inf)).entries != since.entries:
                     return told
         return since
 
@@ -181,34 +174,25 @@ class HeartbeatLeases(KeyValueBackend):
     def _left(self, deadline: float) -> float:
         return time_left(deadline, self._clock())
 
-    def _alive_entries(self, parsed: Parsed, deadline: float, *, fresh: bool = True) -> Snapshot:
+    def _alive_entries(self, parsed: Parsed, deadline: float, due: float = math.inf) -> Snapshot:
         """All entries but those of a lease that has ended (see `_alive`)."""
         if not parsed.ttls:
             return Snapshot(parsed.entries, parsed)
-        return parsed.of(self._alive(parsed.ttls, deadline, fresh))
-
-    def _known_entries(self, parsed: Parsed) -> Snapshot:
-        """All entries but those of a lease that is known to have ended."""
-        if not parsed.ttls:
-            return Snapshot(parsed.entries, parsed)
-        now, observer = self._clock(), self._observer
-        with self._lock:
-            living = [lease for lease in parsed.ttls if observer.state(lease) is not LeaseState.ENDED]
-            for lease in living:
-                observer.see(lease, parsed.ttls[lease], now)
-        return parsed.of({*living})
+        alive, leases = self._alive(parsed.ttls, deadline, due), parsed.leases
+        living = {key: entry for key, entry in parsed.entries.items() if key not in leases or leases[key] in alive}
+        return Snapshot(living, parsed)
 
     def _alive_entry(self, key: str, entry: Entry | None, deadline: float) -> Entry | None:
         if entry is None:
             return None
         return self._alive_entries(parse(Snapshot({key: entry})), deadline).entries.get(key)
 
-    def _alive(self, leases: Mapping[str, float], deadline: float, fresh: bool) -> Set[str]:
-        """Which of these leases live; unless it is to be a fresh look, one that is not due for a look is taken to."""
-        now, observer = self._clock(), self._observer
+    def _alive(self, leases: Mapping[str, float], deadline: float, due: float) -> Set[str]:
+        """Which of these leases live. It looks at each that is worth it at the moment `due` (infinity: at all)."""
+        now, observer, is_fresh = self._clock(), self._observer, due == math.inf
         with self._lock:
             known = [lease for lease in leases if observer.state(lease) is not LeaseState.ENDED]
-            trusted = {lease for lease in known if not fresh and now < observer.see(lease, leases[lease], now)}
+            trusted = {lease for lease in known if not is_fresh and due < observer.see(lease, leases[lease], now)}
         asked = [lease for lease in known if lease not in trusted]
         if not asked:
             return trusted

@@ -35,7 +35,7 @@ class PageWatch(Listener):
         self._turns = Turns()
         self._page = page
         self._heard_at = 0.0
-        # The last version of which all who wait were told.
+        # The last version for which it has woken all who wait.
         self._told: Page | None = None
         # The connection on which the thread waits in torch.
         self._waiting: Connection | None = None
