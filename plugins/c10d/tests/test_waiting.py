@@ -343,7 +343,7 @@ def test_a_version_of_the_page_that_another_thread_has_met_wakes_who_waits(
     since = backend.read_all("control", timeout=CALL)
     with in_background(lambda: backend.wait("control", since, timeout=60)) as waiting:
         watch = backend._uses.get().shared.watches._page
-        eventually(lambda: watch._changed._waiters, "the wait")
+        eventually(lambda: vars(watch._changed)["_waiters"], "the wait")
         backend.put("control/a", b"x", expect=ANY, timeout=CALL)
         may_go_on.set()
         assert waiting.result(CALL).entries.keys() == {"control/a"}
