@@ -50,7 +50,7 @@ place = TcpLocator(endpoint, "rdzv/end/", is_host=False, read_timeout=900, linge
 backend = C10dRendezvousBackend(place, "end")
 since = backend.read_all("control", timeout=60)
 threading.Thread(target=backend.wait, args=("control", since), kwargs={{"timeout": 900}}, daemon=True).start()
-while not backend._uses.get().shared.watches._watches.all():
+while backend._uses.get().shared.watches._page._waiting is None:
     pass
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
