@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rdzv.admission import AdmissionRule
 from rdzv.engine import heartbeats, notices, records, register_adapter
 from rdzv.engine.codec import Record, decode
-from rdzv_c10d import locator, values
+from rdzv_c10d import locator, logs, values
 from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.envelope import Envelope
 from rdzv_core.errors import RendezvousStateError
@@ -97,21 +97,27 @@ def test_page_of_c10d(header: bytes, rest: bytes) -> None:
         assert _read(values.Page.parse, again.pack()) in (again, None)
 
 
-_FRAME = b"0123456789abcdef 0123456789abcdef 17\nvalue"
+_FRAME = b"0123456789abcdef 17 3\nvalue"
 
 
 @fuzzed(2000)
-@given(damaged(_FRAME) | st.integers(1, 5000).map(lambda n: b"a b " + b"9" * n + b"\n"))
+@given(damaged(_FRAME) | st.integers(1, 5000).map(lambda n: b"a 1 " + b"9" * n + b"\n"))
 def test_frame_of_c10d(raw: bytes) -> None:
-    found = _read(values.read_frame, raw)
+    found = _read(values.Frame.parse, raw)
     if found is not None:
-        values.frame(b"next", found.token.birth, found.order)
+        assert values.Frame.parse(found.then(b"next").raw).number == found.number + 1
 
 
 @fuzzed(2000)
 @given(damaged(b"+nodes/0/x.1 ab\n-nodes/0/x.1 ab\n+nodes/0/y.2 cd\n"))
-def test_index_of_c10d(raw: bytes) -> None:
-    _read(values.KeyIndex.parse, raw)
+def test_names_of_c10d(raw: bytes) -> None:
+    _read(values.Names.parse, raw)
+
+
+@fuzzed(2000)
+@given(damaged(b"=nodes/0/a 17\nab 1 1\nvalue 1234\n@nodes/0/b 6\nab 2 1\n=nodes/0/a 6\nab 1 2\n"))
+def test_log_of_c10d(raw: bytes) -> None:
+    _read(logs.Reading().then, raw)
 
 
 @fuzzed(1000)

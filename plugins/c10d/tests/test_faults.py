@@ -1,6 +1,5 @@
 """A store whose host is stopped, killed or replaced; something else at the endpoint; bytes that are not ours."""
 
-import itertools
 import socket
 import threading
 import time
@@ -10,13 +9,14 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
+from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background, with_retries
 from rdzv_conformance.proxy import FaultProxy
 from rdzv_core.backend import ABSENT, ANY, PutOutcome, Snapshot
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
 from rdzv_c10d import C10dRendezvousBackend
-from rdzv_c10d.reading import Reading
+from rdzv_c10d.logs import Logs
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore
@@ -101,6 +101,8 @@ def test_a_write_on_its_way_is_of_unknown_outcome(server: ForkedStore, connect: 
         assert backend.put("nodes/a", b"y", expect=entry.token, timeout=0.3).outcome is PutOutcome.UNKNOWN
     finally:
         server.resume()
+    # No log tells of it before it is met.
+    eventually(lambda: (read := backend.read("nodes/a", timeout=CALL)) is not None and read.value == b"y", "the write")
     follow(backend, "nodes", Snapshot(), "nodes/a", b"y", CALL)
 
 
@@ -192,7 +194,7 @@ def test_a_name_that_does_not_exist(connect: Connect) -> None:
 @pytest.mark.parametrize(
     "garbage", [b"garbage", b"\xff\xfe", b"{}", b"[" * 5000, b'{"created":1,"keys":{"a":7}}', b"1 2 x\n"]
 )
-@pytest.mark.parametrize("where", ["page", "value/nodes/a", "index/nodes", "watchers/nodes", "rdzv-c10d/store"])
+@pytest.mark.parametrize("where", ["page", "page/1", "value/nodes/a", "log/nodes", "watchers", "rdzv-c10d/store"])
 def test_bytes_that_are_not_ours(connect: Connect, server_with: Any, where: str, garbage: bytes) -> None:
     endpoint = server_with(where if "-" in where else f"rdzv/run/{where}", garbage)
     backend = connect(endpoint)
@@ -229,17 +231,18 @@ def server_with() -> Any:
     made.clear()
 
 
-def test_keys_that_change_during_every_reading_are_not_listed(
+def test_values_that_change_during_every_reading_are_not_listed(
     server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend, other = connect(server.endpoint), connect(server.endpoint)
-    backend.put("nodes/0", b"x", expect=ABSENT, timeout=CALL)
-    read, numbers = Reading.read_values, itertools.count(1)
+    long = b"x" * 2000
+    backend.put("nodes/0", long, expect=ABSENT, timeout=CALL)
+    read = Logs._read_values
 
-    def disturbed(self: Reading, *arguments: Any) -> Any:
-        other.put(f"nodes/{next(numbers)}", b"x", expect=ABSENT, timeout=CALL)
+    def disturbed(self: Logs, *arguments: Any) -> Any:
+        other.put("nodes/0", long, expect=ANY, timeout=CALL)
         return read(self, *arguments)
 
-    monkeypatch.setattr(Reading, "read_values", disturbed)
+    monkeypatch.setattr(Logs, "_read_values", disturbed)
     with pytest.raises(RendezvousConnectionError, match=r"'nodes' was changed during each of \d+ readings"):
         backend.read_all("nodes", timeout=CALL)

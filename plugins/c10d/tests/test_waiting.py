@@ -1,6 +1,5 @@
 """Wakeup keys: one for all who wait in a process, created by writers, and not needed in the end."""
 
-import math
 import sys
 import threading
 import time
@@ -16,11 +15,14 @@ from rdzv_core.backend import ABSENT, ANY, Entry, PutOutcome, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_c10d import C10dRendezvousBackend, watch
+from rdzv_c10d.layout import Layout
 from rdzv_c10d.locator import GivenLocator
+from rdzv_c10d.logs import Logs
+from rdzv_c10d.page_watch import PageWatch
 from rdzv_c10d.pool import ConnectionPool
-from rdzv_c10d.run import Attempt, Run
+from rdzv_c10d.run import Run
 from rdzv_c10d.store import Connection, NoAnswerError, Session, extend, stores
-from rdzv_c10d.values import KeyIndex, frame, read_frame
+from rdzv_c10d.values import Frame, Names
 from rdzv_c10d.wakeup import WakeupKey
 
 from .clients import CALL, ForkedStore, tcp_client
@@ -183,6 +185,28 @@ def test_who_waits_after_the_end_does_not_ask_again_and_again(store: Any) -> Non
     assert not isinstance(raised.value, NoAnswerError), "a look goes on after that"
 
 
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_ring_that_fell_on_a_key_which_is_removed_is_heard(store: Any, looked: bool) -> None:
+    """Who waits is woken before the removal, and once more after it if it may have looked before."""
+    pool = ConnectionPool(GivenLocator(store), "rdzv/run/")
+    wakeup = WakeupKey(pool)
+    rings: list[int] = []
+
+    class Removing(Failing):
+        def delete_key(self, key: str) -> Any:
+            rings.append(wakeup.begin_look() if looked else wakeup.rings)
+            return store.delete_key(key)
+
+    removing = Connection(Removing(store, ""), Session("", ""))
+    wakeup.begin_look()
+    wakeup.ring(removing)
+    wakeup._hear_next(removing)
+    assert not store.check([wakeup.key])
+    assert rings == [1]
+    assert wakeup.rings == (2 if looked else 1)
+    pool.close(lambda connection: None, at_once=True)
+
+
 def test_where_no_call_waits_nothing_rings(backend: C10dRendezvousBackend, store: Any) -> None:
     backend.wait("nodes", backend.read_all("nodes", timeout=CALL), timeout=0.05)
     for path in ("heartbeats/a", "control/state", "store/1/a"):
@@ -230,7 +254,7 @@ def test_a_watch_that_ends_late_ends_no_other_of_its_prefix(
 
 @pytest.mark.parametrize("line", ["", "one", "two words", "four words are one"])
 def test_what_is_no_watcher_is_not_rung(backend: C10dRendezvousBackend, store: Any, line: str) -> None:
-    extend(store, "rdzv/run/watchers/nodes", KeyIndex.plus(line))
+    extend(store, "rdzv/run/watchers", Names.plus(line))
     since = backend.read_all("nodes", timeout=CALL)
     with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "nodes"), "the wait")
@@ -244,9 +268,9 @@ def test_who_has_gone_is_rung_no_more(store: Any) -> None:
     for number in range(10):
         prefix = f"store/1/{number}"
         backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.01)
-    assert 4 <= len(_watchers(store, "store")) <= 6, "waits of long ago are still known"
+    assert 4 <= len(_watchers(store)) <= 6, "waits of long ago are still known"
     backend.close()
-    assert _watchers(store, "store") == ()
+    assert _watchers(store) == ()
     assert _wakeups(store) == 0
     assert not [key for key in store.list_keys() if "wakeup" in key]
 
@@ -259,8 +283,8 @@ def test_a_writer_that_died_before_it_could_ring_is_noticed(
     since = backend.read_all("nodes", timeout=CALL)
     with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "nodes"), "the wait")
-        old = read_frame(store.get("rdzv/run/value/nodes/a"))
-        store.set("rdzv/run/value/nodes/a", frame(b"new", old.token.birth, old.order).token.raw)
+        there = Frame.parse(store.get("rdzv/run/value/nodes/a"))
+        Logs(Layout("rdzv/run/")).append(Connection(store, Session("", "")), "nodes/a", there.then(b"new"))
         assert waiting.result(CALL).entries["nodes/a"].value == b"new"
 
 
@@ -284,122 +308,45 @@ def test_a_look_that_got_no_answer_has_heard_nothing(
     other.close()
 
 
-class Slow(Failing):
-    """A store whose writer stops before it creates a key.
-
-    Attributes:
-        may_go_on: Set when it may.
-    """
-
-    def __init__(self, store: Any, key: str) -> None:
-        super().__init__(store, "")
-        self._key = key
-        self.may_go_on = threading.Event()
-
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> Any:
-        if key == self._key:
-            self.may_go_on.wait(CALL)
-        return self._store.compare_set(key, expected, desired)
-
-
-def test_a_writer_that_takes_its_time_rings_for_who_has_come_meanwhile(
-    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_watch_whose_request_was_lost_is_asked_for_again(
+    backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has counted before there was a client to ring for, which does not expect it any more."""
-    monkeypatch.setattr("rdzv_c10d.indexes.Indexes.UNSETTLED", 0.1)
-    slow = Slow(store, "rdzv/run/value/nodes/a")
-    writer = C10dRendezvousBackend(slow, "run")
-    with in_background(lambda: writer.put("nodes/a", b"x", expect=ABSENT, timeout=CALL)) as writing:
-        eventually(lambda: store.check(["rdzv/run/count/nodes"]), "the announcement")
-        since = backend.read_all("nodes", timeout=CALL)
-        with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
-            run = backend._uses.get().shared.run
-            eventually(
-                lambda: run.read_all(Connection(store, Session("", "")), "nodes", math.inf).settled,
-                "the end of patience",
-            )
-            eventually(lambda: _is_watched(backend, "nodes"), "the wait")
-            time.sleep(0.2)
-            slow.may_go_on.set()
-            assert waiting.result(CALL).entries.keys() == {"nodes/a"}
-        assert writing.result(CALL).entry is not None
-    writer.close()
+    """The request is lost with the connection, which the answer to the look would have shown."""
+    since = backend.read_all("nodes", timeout=CALL)
+
+    def lose(*arguments: Any) -> Any:
+        raise RendezvousConnectionError("The connection broke.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Run, "watch", lambda *arguments: None)
+        broken.setattr(Run, "read_all", lose)
+        with pytest.raises(RendezvousConnectionError):
+            backend.wait("nodes", since, timeout=CALL)
+    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
+        eventually(lambda: _is_watched(backend, "nodes"), "the wait")
+        backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        assert waiting.result(CALL).entries.keys() == {"nodes/a"}
 
 
-@pytest.mark.parametrize(
-    ("prefix", "path", "index"),
-    [
-        ("nodes", "nodes/a", "nodes"),
-        ("nodes/a", "nodes/a", "nodes"),
-        ("rounds/a/queue", "rounds/a/queue", "rounds"),
-        ("rounds/1/a/queue", "rounds/1/a/queue", "rounds/1/a"),
-        ("rounds/1/a", "rounds/1/a/queue", "rounds/1/a"),
-        ("rounds/1/both", "rounds/1/both", "rounds"),
-    ],
-)
-def test_a_key_that_is_on_its_way_when_the_wait_begins_is_not_missed(
-    backend: C10dRendezvousBackend, store: Any, prefix: str, path: str, index: str
+def test_a_version_of_the_page_that_another_thread_has_met_wakes_who_waits(
+    backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend.put("rounds/1/both/under", b"x", expect=ANY, timeout=CALL)
-    # Its writer has counted before there was a client to ring for.
-    extend(store, f"rdzv/run/index/{index}", KeyIndex.plus(f"{path} 1234"))
-    number = store.add(f"rdzv/run/count/{path.partition('/')[0]}", 1)
-    since = backend.read_all(prefix, timeout=CALL)
-    assert path not in since.entries
-    with in_background(lambda: backend.wait(prefix, since, timeout=60)) as waiting:
-        eventually(lambda: _is_watched(backend, prefix), "the wait")
-        time.sleep(0.1)
-        began = time.monotonic()
-        store.set(f"rdzv/run/value/{path}", frame(b"x", "1234", number).token.raw)
-        assert waiting.result(CALL).entries[path].value == b"x"
-        assert time.monotonic() - began < 1
+    """The thread that listens is between two waits, and then waits for the version after it."""
+    wanted, may_go_on = PageWatch._is_wanted, threading.Event()
 
+    def late(self: PageWatch) -> bool:
+        is_wanted = wanted(self)
+        may_go_on.wait(CALL)
+        return is_wanted
 
-def test_a_writer_that_died_before_it_could_write_holds_up_no_other(
-    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rdzv_c10d.indexes.Indexes.UNSETTLED", 0.2)
-    extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/dead 1234"))
-    for number in range(6):
-        backend.put(f"nodes/{number}", b"x", expect=ANY, timeout=CALL)
-    connection, run = Connection(store, Session("session", "")), Run("rdzv/run/")
-    assert not run.read_all(connection, "nodes", math.inf).settled
-    time.sleep(0.3)
-    listing = run.read_all(connection, "nodes", math.inf)
-    assert listing.settled
-    assert len(listing.entries) == 6
-    put = run.put(connection, "nodes/dead", b"x", ABSENT, Attempt())
-    assert put.entry is not None
-    assert run.read_all(connection, "nodes", math.inf).entries["nodes/dead"] == put.entry
-
-
-def test_a_removal_takes_what_writers_that_died_have_announced(
-    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rdzv_c10d.indexes.Indexes.UNSETTLED", 0.1)
-    # One died before it could create its key, another amid the removal of one: it has emptied the value.
-    extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/0/new 1234"))
-    backend.put("nodes/0/old", b"x", expect=ANY, timeout=CALL)
-    store.set("rdzv/run/value/nodes/0/old", "")
-    assert len(KeyIndex.parse(store.get("rdzv/run/index/nodes")).names) == 2
-    backend.delete("nodes", timeout=CALL)
-    assert store.get("rdzv/run/index/nodes") == b""
-
-
-def test_a_writer_whose_announcement_a_removal_has_taken_makes_it_again(
-    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rdzv_c10d.indexes.Indexes.UNSETTLED", 0.1)
-    slow = Slow(store, "rdzv/run/value/nodes/0/a")
-    writer = C10dRendezvousBackend(slow, "run")
-    with in_background(lambda: writer.put("nodes/0/a", b"x", expect=ABSENT, timeout=CALL)) as writing:
-        eventually(lambda: store.check(["rdzv/run/count/nodes"]), "the announcement")
-        backend.delete("nodes", timeout=CALL)
-        assert store.get("rdzv/run/index/nodes") == b""
-        slow.may_go_on.set()
-        assert writing.result(CALL).entry is not None
-    assert backend.read_all("nodes", timeout=CALL).entries.keys() == {"nodes/0/a"}
-    writer.close()
+    monkeypatch.setattr(PageWatch, "_is_wanted", late)
+    since = backend.read_all("control", timeout=CALL)
+    with in_background(lambda: backend.wait("control", since, timeout=60)) as waiting:
+        watch = backend._uses.get().shared.watches._page
+        eventually(lambda: vars(watch._changed)["_waiters"], "the wait")
+        backend.put("control/a", b"x", expect=ANY, timeout=CALL)
+        may_go_on.set()
+        assert waiting.result(CALL).entries.keys() == {"control/a"}
 
 
 def test_idle_waits_cost_nothing(shared_store: ForkedStore) -> None:
@@ -418,13 +365,12 @@ def test_idle_waits_cost_nothing(shared_store: ForkedStore) -> None:
         assert processes.fork(wait).result() < 0.03
 
 
-def _watchers(store: Any, top: str) -> tuple[str, ...]:
-    return KeyIndex.parse(store.get(f"rdzv/run/watchers/{top}")).names
+def _watchers(store: Any) -> tuple[str, ...]:
+    return Names.parse(store.get("rdzv/run/watchers")).names
 
 
 def _wakeups(store: Any) -> int:
-    keys = [key for key in store.list_keys() if key.startswith("rdzv/run/watchers/")]
-    return len({name.split()[0] for key in keys for name in KeyIndex.parse(store.get(key)).names})
+    return len({name.split()[0] for name in _watchers(store)})
 
 
 def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:

@@ -9,6 +9,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_core.keys import escape
 from rdzv_transport import ProcessLocal
 
+from .layout import is_on_page
 from .locator import GivenLocator, StoreLocator
 from .run import Attempt, Run
 from .shared import Shared, join, leave
@@ -79,9 +80,10 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         began = time.monotonic()
-        deadline = self._deadline(timeout)
-        listing = self._call(lambda run, connection: run.read_all(connection, prefix, deadline), timeout)
-        return Snapshot(listing.entries, Moment(began, time.monotonic()))
+        if is_on_page(prefix):
+            return self._call(lambda run, connection: run.read_page(connection, prefix), timeout)
+        entries = self._call(lambda run, connection: run.read_all(connection, prefix), timeout)
+        return Snapshot(entries, Moment(began, time.monotonic()))
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float

@@ -30,7 +30,7 @@ Check = Callable[[], None]
 """Raises when the backend that calls was closed."""
 
 _CONNECTIONS: Final = 9
-"""Eight for calls, and the one of who listens."""
+"""Eight for calls, and one for a thread that listens (of which there are two at most, and mostly one)."""
 _CROWDED: Final = 0.002
 """Seconds for which a call waits for a connection that is in use before another one is made: a call takes less."""
 _POLL_INTERVAL: Final = 0.2

@@ -1,42 +1,34 @@
 """The keys of one run in a store, and how they are read and written: the functions that run on a connection.
 
 Heartbeats are written all the time, and looked at, but not waited for: nothing rings for them, a heartbeat costs one
-call, and no count says in which order they were created.
+call, and no count says in which order they were created. Their log tells only which there are, and a list of them is
+not of one moment.
 """
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
-from rdzv_core.backend import ABSENT, Entry, Expect, PutOutcome, PutResult, Token
+from rdzv_core.backend import ABSENT, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
+from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import contains
 
-from .indexes import Indexes, names_in, path_of
-from .layout import WATCHERS, Layout, is_on_page, is_quiet, queues_key, store_key, top_of
+from .layout import Layout, is_on_page, is_quiet, queues_key, store_key, top_of
+from .logs import Logs, Record
 from .page import SharedPage
-from .reading import Listing, Reader
-from .store import Connection, Store, attempts, extend, peek, stores
-from .values import KeyIndex, Version, entry_of, frame, matches, nonce, read_frame
+from .store import Connection, Store, attempts, peek, stores
+from .values import Frame, Version, entry_of, frame_of, matches, nonce
+from .watchers import Watcher, Watchers
 
 _STORES: Final = "rounds"
 """The top folder under which the round stores are."""
-
-
-class Watcher(NamedTuple):
-    """Who is rung for changes: as text, these three with blanks between them.
-
-    Attributes:
-        wakeup: Its wakeup key.
-        prefix: What it watches.
-        nonce: No other has it: a watch that ends late ends none that is newer.
-    """
-
-    wakeup: str
-    prefix: str
-    nonce: str
+_READINGS: Final = 20
+"""So often a log is read until none of the values that are not in it is later."""
+_BETWEEN: Final = 1.0
+"""Seconds for which who removes a run waits for a writer that is between the two calls of a write, or dead."""
 
 
 class Attempt(Future[None]):
@@ -53,168 +45,166 @@ class Attempt(Future[None]):
 
 
 class Run:
-    """Reads and writes the keys of one run. Keeps nothing but short cuts; any number of threads may use it."""
+    """Reads and writes the keys of one run. Keeps nothing but short cuts; any number of threads may use it.
+
+    Args:
+        root: What its keys begin with.
+
+    Attributes:
+        page: Where all is for which `is_on_page` holds.
+    """
 
     def __init__(self, root: str) -> None:
-        """The run whose keys begin with `root`."""
         self._layout = layout = Layout(root)
-        self._indexes = Indexes(layout)
-        self._reader = Reader(layout, self._indexes)
-        self._page = SharedPage(layout.page())
-        self._watchers_seen: dict[str, tuple[str, int, list[Watcher]]] = {}
+        self._logs = Logs(layout)
+        self._watchers = Watchers(layout)
+        self.page = SharedPage(layout.page())
 
     def read(self, connection: Connection, path: str) -> Entry | None:
         """Read one key."""
-        store = connection.store
         if is_on_page(path):
-            return self._page.read(store).entries.get(path)
-        return entry_of(peek(store, self._layout.value(path)))
+            self._watchers.meet(connection)
+            return self.page.read(connection).entries.get(path)
+        return self._settled(connection, path, frame_of(peek(connection.store, self._layout.value(path))))
 
-    def read_all(self, connection: Connection, prefix: str, deadline: float) -> Listing:
-        """Read everything at or under `prefix`, as it was at one moment.
+    def read_page(self, connection: Connection, prefix: str) -> Snapshot:
+        """Read everything at or under `prefix`, which is on the page."""
+        self._watchers.meet(connection)
+        return self.page.snapshot(connection, prefix)
 
-        Args:
-            connection: Where.
-            prefix: What.
-            deadline: On the monotonic clock, in seconds: no pause between two readings lasts longer.
-        """
-        if is_on_page(prefix):
-            page = self._page.read(connection.store).entries
-            return Listing({path: page[path] for path in page if contains(prefix, path)}, True)
-        return self._reader.read_all(connection, prefix, deadline)
+    def read_all(self, connection: Connection, prefix: str) -> Mapping[str, Entry]:
+        """Read everything at or under `prefix`, which is not on the page, as it was at one moment."""
+        return {path: one.entry for path, one in self._list(connection, prefix).items() if one.entry is not None}
 
     def put(
         self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt
     ) -> PutResult:
         """Write one key under a condition."""
         if is_on_page(path):
-            return self._put_on_page(connection, path, value, expect, attempt)
-        store, key = connection.store, self._layout.value(path)
+            return self.page.put(connection, path, value, expect, attempt.commit)
         # A caller that expects something is mostly right: then the write itself is all it takes.
-        raw = expect.raw if isinstance(expect, Version) else None
-        known = raw is not None or expect is ABSENT
+        there = expect.frame if isinstance(expect, Version) else None
+        known = there is not None or expect is ABSENT
         if not known:
-            raw = peek(store, key)
+            there = self._there(connection, path)
         for _ in attempts(path):
-            if not (known or matches(entry_of(raw), expect)):
-                return PutResult(PutOutcome.CONFLICT, entry_of(raw))
-            if raw is None:
-                put, count = self._create(connection, path, value, attempt)
-            else:
-                put, count = self._overwrite(store, path, raw, value, attempt), None
-            if put.outcome is PutOutcome.APPLIED:
-                if not is_quiet(path):
-                    self._ring(connection, [path], store.add(self._layout.count(path), 0) if count is None else count)
-                return put
+            if not (known or matches(entry_of(there), expect)):
+                if expect is ABSENT and is_quiet(path) and there is not None:
+                    # Perhaps ours, by a call that was cut off before the log told of it.
+                    self._logs.append(connection, path, there)
+                return PutResult(PutOutcome.CONFLICT, self._settled(connection, path, there))
+            creates, new = entry_of(there) is None, self._next(connection, path, there, value)
+            attempt.commit()
+            is_ours, there = self._write(connection, path, there, new)
+            if is_ours:
+                if creates or not is_quiet(path):
+                    self._announce(connection, path, new)
+                return PutResult(PutOutcome.APPLIED, new.entry)
             known = False
-            raw = put.entry.token.raw if put.entry is not None else None
         raise AssertionError("attempts() raises")
 
     def delete(self, connection: Connection, prefix: str) -> None:
         """Remove everything at or under `prefix`."""
-        store = connection.store
         if is_on_page(prefix):
-            gone = self._page.delete(store, prefix)
-        else:
-            paths = dict.fromkeys(path_of(name) for name in self._indexes.announced(store, prefix))
-            if "/" in prefix:
-                paths[prefix] = None
-            gone = [path for path in paths if self._delete_value(store, path)]
-            if "/" not in prefix and hasattr(store, "list_keys"):
-                self._sweep(store, prefix)
-        if top_of(prefix) == _STORES and connection.descriptor is not None and hasattr(store, "list_keys"):
-            self._delete_stores(store, prefix)
-        if gone and not is_quiet(prefix):
-            self._ring(connection, gone, store.add(self._layout.count(prefix), 0))
+            self.page.delete(connection, prefix)
+            return
+        logged = {path: one.frame for path, one in self._list(connection, prefix).items()}
+        self._remove(connection, {prefix: None, **logged} if "/" in prefix else logged)
+        if "/" not in prefix and hasattr(connection.store, "list_keys"):
+            self._sweep(connection, prefix)
+        if top_of(prefix) == _STORES and connection.descriptor is not None and hasattr(connection.store, "list_keys"):
+            self._delete_stores(connection.store, prefix)
 
     def watch(self, connection: Connection, watcher: Watcher) -> None:
-        """Have a watcher rung for every change at or under its prefix that a look from now on does not show."""
-        # A writer looks at the count after the write; so first the key index, then the count.
-        extend(connection.store, self._layout.watchers(watcher.prefix), KeyIndex.plus(" ".join(watcher)))
-        connection.store.add(self._layout.count(watcher.prefix), WATCHERS)
+        """See `Watchers.add`."""
+        self._watchers.add(connection, watcher)
 
     def unwatch(self, connection: Connection, watcher: Watcher) -> None:
-        """Have it rung no more."""
-        extend(connection.store, self._layout.watchers(watcher.prefix), KeyIndex.minus(" ".join(watcher)))
-        connection.store.add(self._layout.count(watcher.prefix), WATCHERS)
+        """See `Watchers.remove`."""
+        self._watchers.remove(connection, watcher)
 
-    def _create(
-        self, connection: Connection, path: str, value: bytes, attempt: Attempt
-    ) -> tuple[PutResult, int | None]:
-        """Create a key.
+    def _there(self, connection: Connection, path: str) -> Frame | None:
+        return frame_of(peek(connection.store, self._layout.value(path)))
 
-        It is announced before it is there, so that no client that lists the keys can miss it for good; and, unless
-        it is a heartbeat, counted in between, so that a process that begins to watch after the count has seen the
-        announcement.
+    def _next(self, connection: Connection, path: str, there: Frame | None, value: bytes) -> Frame:
+        """What to write after what is there: an overwrite, or a creation, which is counted before it is there."""
+        if there is not None and there.value is not None:
+            return there.then(value)
+        order = 0 if is_quiet(path) else connection.store.add(self._layout.count(path), 1)
+        number = there.number + 1 if there is not None else 1
+        return Frame(nonce(), order, number, value)
 
-        Returns:
-            The result, and the count by which to ring; None: it is no longer of use.
-        """
-        store = connection.store
-        began = time.monotonic()
-        birth = nonce()
-        name = f"{path} {birth}"
-        self._indexes.announce(store, name)
-        count = 0 if is_quiet(path) else store.add(self._layout.count(path), 1)
-        new = frame(value, birth, count % WATCHERS)
-        try:
-            attempt.commit()
-        except CancelledError:
-            self._indexes.withdraw(store, name)
-            raise
-        found = store.compare_set(self._layout.value(path), b"", new.token.raw)
-        if found != new.token.raw:
-            self._indexes.withdraw(store, name)
-            return PutResult(PutOutcome.CONFLICT, entry_of(found)), count
-        if time.monotonic() - began < self._indexes.UNSETTLED / 2:
-            return PutResult(PutOutcome.APPLIED, new), count
-        # A purge may have taken the name for that of a dead writer; and a client that began to watch after the count
-        # expects the key no more.
-        self._indexes.announce(store, name)
-        return PutResult(PutOutcome.APPLIED, new), None
+    def _write(self, connection: Connection, path: str, there: Frame | None, new: Frame) -> tuple[bool, Frame | None]:
+        """Replace a value if it is the expected one; returns whether it was, and what is there now."""
+        expected = b"" if there is None else there.raw
+        found = connection.store.compare_set(self._layout.value(path), expected, new.raw)
+        if found == new.raw:
+            return True, new
+        # A missing key answers with what was expected of it.
+        return False, None if found == expected else frame_of(found)
 
-    def _overwrite(self, store: Store, path: str, there: bytes, value: bytes, attempt: Attempt) -> PutResult:
-        old = read_frame(there)
-        new = frame(value, old.token.birth, old.order)
-        attempt.commit()
-        found = store.compare_set(self._layout.value(path), there, new.token.raw)
-        if found == new.token.raw:
-            return PutResult(PutOutcome.APPLIED, new)
-        # A missing key answers with what was expected of it; a deleted one is empty.
-        return PutResult(PutOutcome.CONFLICT, None if found == there else entry_of(found))
+    def _announce(self, connection: Connection, path: str, frame: Frame) -> None:
+        """Have the log tell of a write, and ring for it."""
+        self._logs.append(connection, path, frame)
+        if not is_quiet(path):
+            self._watchers.ring(connection, [path])
+            self._logs.note(path, frame)
 
-    def _delete_value(self, store: Store, path: str) -> bool:
-        """Empty a value, which is as good as none; a key that vanished would block a client that reads it with
-        others."""
-        raw, key = peek(store, self._layout.value(path)), self._layout.value(path)
-        while raw is not None and (found := store.compare_set(key, raw, b"")) != b"":
-            raw = None if found == raw else found
-        if raw is None:
+    def _settled(self, connection: Connection, path: str, there: Frame | None) -> Entry | None:
+        """What is there, once its log has it: its writer is about to append it, or dead."""
+        if there is not None and not (is_quiet(path) or self._logs.has(connection, path, there)):
+            self._announce(connection, path, there)
+        return entry_of(there)
+
+    def _list(self, connection: Connection, prefix: str) -> dict[str, Record]:
+        """What is at or under `prefix`, as it was at one moment."""
+        for _ in range(_READINGS):
+            found, later = self._logs.read(connection, prefix)
+            if not later:
+                return found
+            for path, frame in later.items():
+                self._announce(connection, path, frame)
+        raise RendezvousConnectionError(
+            f"'{prefix}' was changed during each of {_READINGS} readings, so no moment of it is known"
+        )
+
+    def _remove(self, connection: Connection, logged: Mapping[str, Frame | None]) -> None:
+        """Remove keys, whose last writes are given as their log has them. Their values stay, and say so; a key that
+        vanished would block a client that reads it."""
+        gone = [path for path, frame in logged.items() if self._remove_one(connection, path, frame)]
+        if gone and not is_quiet(gone[0]):
+            self._watchers.ring(connection, gone)
+
+    def _remove_one(self, connection: Connection, path: str, logged: Frame | None) -> bool:
+        there = self._there(connection, path)
+        while there is not None and there.value is not None:
+            removed = there.then(None)
+            is_ours, there = self._write(connection, path, there, removed)
+            if is_ours:
+                self._logs.append(connection, path, removed)
+                return True
+        if logged is None:
             return False
-        self._indexes.withdraw(store, f"{path} {read_frame(raw).token.birth}")
+        # It was removed before, and the log does not tell of that.
+        self._logs.append(connection, path, there or logged.then(None))
         return True
 
-    def _sweep(self, store: Store, top: str) -> None:
-        """Remove what deleting has left of everything below a top folder. (torch lists keys from 2.10 on.)
+    def _sweep(self, connection: Connection, top: str) -> None:
+        """Remove what removing has left of everything below a top folder. (torch lists keys from 2.10 on.)
 
-        Its own key indexes become empty and stay, and so does its count: a writer may be about to lengthen them.
+        Its own log and its watchers become empty and stay, and so does its count: a writer may be about to append.
         """
-        index = self._layout.index(top)
-        if dead := names_in(store, index):
-            # Their writers died between two calls, of a creation or of a removal, or are still at it.
-            time.sleep(self._indexes.UNSETTLED)
-        for name in dead:
-            if peek(store, self._layout.value(path_of(name))) is None:
-                self._indexes.withdraw(store, name)
-        for key in store.list_keys():
-            # A key is announced in the top folder first, and withdrawn from there first, too.
-            idle = key.startswith(f"{index}/") and not {*names_in(store, key)} & {*names_in(store, index)}
-            if idle or contains(self._layout.value(top), key):
-                store.delete_key(key)
-        for key in (index, self._layout.watchers(top)):
-            raw = peek(store, key)
-            if raw is not None and not KeyIndex.parse(raw).names:
-                store.compare_set(key, raw, b"")
+        values = self._layout.value(top)
+        keys = [key for key in connection.store.list_keys() if contains(values, key)]
+        paths = [key.removeprefix(self._layout.value("")) for key in keys]
+        if any(entry_of(self._there(connection, path)) is not None for path in paths):
+            # Written since, or by who died before the log told of it, or is still at it.
+            time.sleep(_BETWEEN)
+            self._remove(connection, dict.fromkeys(paths))
+        for key in keys:
+            connection.store.delete_key(key)
+        self._logs.clear(connection, top)
+        self._watchers.clear(connection)
 
     def _delete_stores(self, store: Store, prefix: str) -> None:
         """Remove the round stores at or under a prefix."""
@@ -229,30 +219,6 @@ class Run:
                 store.delete_key(key)
             elif key.startswith(values):
                 store.delete_key(key)
-
-    def _put_on_page(
-        self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt
-    ) -> PutResult:
-        put = self._page.put(connection.store, path, value, expect, attempt.commit)
-        if put.outcome is PutOutcome.APPLIED:
-            self._ring(connection, [path], connection.store.add(self._layout.count(path), 0))
-        return put
-
-    def _ring(self, connection: Connection, paths: list[str], count: int) -> None:
-        """Ring for a change at `paths`, which are below one top folder, whose counter says `count`."""
-        version = count // WATCHERS
-        if not version:
-            return
-        top, store = top_of(paths[0]), connection.store
-        session, seen, watchers = self._watchers_seen.get(top, ("", 0, []))
-        if (session, seen) != (connection.session.id, version):
-            # A line that does not name a watcher is left out; what was written stands all the same.
-            lines = [name.split(" ") for name in names_in(store, self._layout.watchers(top))]
-            watchers = [Watcher(*words) for words in lines if len(words) == len(Watcher._fields)]
-            self._watchers_seen[top] = (connection.session.id, version, watchers)
-        wakeups = {one.wakeup for one in watchers if any(contains(one.prefix, path) for path in paths)}
-        if wakeups:
-            store.multi_set(list(wakeups), [b"1"] * len(wakeups))
 
 
 def _queues(raw: bytes) -> Iterator[str]:

@@ -10,7 +10,6 @@ from .line import Line
 from .locator import StoreLocator
 from .pool import ConnectionPool
 from .run import Run
-from .store import Connection
 from .stuck import await_none
 from .watch import Watches
 
@@ -39,13 +38,8 @@ class Shared:
     def close(self, *, at_once: bool = False) -> None:
         """See `ConnectionPool.close`."""
         self.line.close()
-        self.watches.wakeup.close()
-        self.pool.close(self._stop_ringing, at_once=at_once)
-
-    def _stop_ringing(self, connection: Connection) -> None:
-        """Have no client ring for us any more; then end the thread that listens, by creating its wakeup key."""
-        self.watches.forget(connection)
-        self.watches.wakeup.ring(connection)
+        self.watches.close()
+        self.pool.close(self.watches.end, at_once=at_once)
 
 
 _by_store: Final[dict[Hashable, Shared]] = {}

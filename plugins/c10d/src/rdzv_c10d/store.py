@@ -1,14 +1,16 @@
 """What is used of a store of torch's, as a type; and what the rest of the package needs to say about one."""
 
 import importlib
+import math
 import os
 import re
 import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Protocol
@@ -30,6 +32,9 @@ _ATTEMPTS: Final = 1000
 
 _LEVEL: Final = "TORCH_CPP_LOG_LEVEL"
 _importing: Final = threading.Lock()
+
+_STOP_WAITING: Final = b"\0"
+"""How a TCPStore answers a wait when the keys are there."""
 
 _NOTHING: Final = b"\0nothing"
 """A value that no key ever has."""
@@ -83,25 +88,43 @@ class Connection:
     """A client of a store, for one thread at a time.
 
     Attributes:
-        store: The client.
+        client: The client itself.
         session: What it is connected to.
         descriptor: Of its socket, by which its waits can be limited; None: they cannot.
         path: The file of a FileStore.
     """
 
-    store: Any
+    client: Any
     session: Session
     descriptor: int | None = None
     path: str | None = None
     _limit: float = field(default=0.0, init=False)
+    _until: float = field(default=math.inf, init=False)
+
+    @property
+    def store(self) -> Any:
+        """The client, for one more call: it waits for an answer as long as those before it have left it.
+
+        Raises:
+            NoAnswerError: They have left nothing.
+        """
+        if self._until < math.inf:
+            if (remaining := self._until - time.monotonic()) <= 0:
+                raise NoAnswerError("The store did not answer in time: the calls before have taken all of it.")
+            self._limit_wait(remaining)
+        return self.client
 
     def limit_waits(self, seconds: float) -> None:
-        """Have waits for an answer fail after so many seconds, if they can be limited: a hundredth later at most, and
+        """Have the calls from now on end within so many seconds, if they can be limited: a hundredth later at most, and
         as late as the system's timers are.
 
         Raises:
             OSError: The system has no such limit.
         """
+        self._until = time.monotonic() + seconds if self.descriptor is not None else math.inf
+        self._limit_wait(seconds)
+
+    def _limit_wait(self, seconds: float) -> None:
         # Most calls have about the same patience: then nothing has to be set, which takes three system calls.
         if self.descriptor is not None and not seconds <= self._limit <= 1.01 * seconds:
             limit = 1.005 * seconds
@@ -113,9 +136,28 @@ class Connection:
         if self.path is not None:
             check_room(self.path)
 
+    def end_wait(self) -> AbstractContextManager[object]:
+        """End the wait of the thread that uses it, as if what it waits for were there. After that it is of no use.
+
+        Torch, which would print a warning with a stack trace if the connection were cut, finds an answer there.
+
+        Returns:
+            Whence the answer comes: to be left when the wait has ended.
+        """
+        connection = socket_of(self.store)
+        if connection is None or self.descriptor is None:
+            return nullcontext()
+        ours, torchs = socket.socketpair()
+        with connection, torchs, suppress(OSError):
+            ours.send(_STOP_WAITING)
+            os.dup2(torchs.fileno(), self.descriptor, inheritable=False)
+            # The thread waits for the socket that was there before.
+            connection.shutdown(socket.SHUT_RDWR)
+        return ours
+
     def cut(self) -> None:
         """Break it, if it has a socket, which ends whatever waits for an answer there."""
-        connection = socket_of(self.store)
+        connection = socket_of(self.client)
         if connection is not None:
             with connection, suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -164,9 +206,8 @@ def peek(store: Store, key: str) -> bytes | None:
     return None if found in (_NOTHING, b"") else found
 
 
-def extend(store: Store, key: str, text: str) -> None:
+def extend(store: Store, key: str, data: bytes) -> None:
     """Append to a value, in one step."""
-    data = text.encode()
     if store.has_extended_api():
         store.append(key, data)
         return

@@ -1,4 +1,4 @@
-"""What the values of the store look like: the frame of one key, the page of several, the key index of names.
+"""What the values of the store look like: the frame of one key, the page of several, the list of names.
 
 Every write puts a nonce of its own into what it writes: `compare_set` does not say who won, but answers with
 the present value, and no two writers write the same.
@@ -6,13 +6,13 @@ the present value, and no two writers write the same.
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from rdzv_core.backend import ABSENT, ANY, Entry, Expect, Token
 from rdzv_core.errors import RendezvousStateError
-from rdzv_transport import number_of
+from rdzv_transport import contains, number_of
 
 
 def nonce() -> str:
@@ -26,46 +26,76 @@ class Version:
 
     Attributes:
         nonce: Of the write that made it.
-        birth: Where one value is one key: the nonce of the write that created the key; an overwrite keeps it.
-        raw: Likewise: what the store holds, which `compare_set` must find.
+        frame: Where one value is one key: what the store holds, which `compare_set` must find.
     """
 
     nonce: str
-    birth: str = field(default="", compare=False)
-    raw: bytes | None = field(default=None, compare=False, repr=False)
+    frame: "Frame | None" = field(default=None, compare=False, repr=False)
 
 
-def frame(value: bytes, birth: str, order: int) -> Entry:
-    """A new write of one key; its token has the bytes for the store: a line that says which write it is, then `value`.
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One write of one key, as the store holds it: a line that says which write it is, then the value.
 
-    Args:
-        value: The bytes.
-        birth: See `Version`.
+    Attributes:
+        nonce: Of this write.
         order: When the key was created, as the store counts.
+        number: Of this write among those since then; the later of two writes of a key has the greater `place`.
+        value: None: the key is removed. It has no line end then.
     """
-    written = nonce()
-    return Entry(value, Version(written, birth, f"{written} {birth} {order}\n".encode() + value), order)
+
+    nonce: str
+    order: int
+    number: int
+    value: bytes | None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """By what two writes of one key are compared: the later one has the greater."""
+        return self.order, self.number
+
+    @property
+    def head(self) -> bytes:
+        """Which write it is."""
+        return f"{self.nonce} {self.order} {self.number}".encode()
+
+    @property
+    def raw(self) -> bytes:
+        """What the store holds."""
+        return self.head if self.value is None else self.head + b"\n" + self.value
+
+    @property
+    def entry(self) -> Entry | None:
+        """What a backend's caller gets; None: the key is removed."""
+        return None if self.value is None else Entry(self.value, Version(self.nonce, self), self.order)
+
+    def then(self, value: bytes | None) -> "Frame":
+        """A write after this one: an overwrite, or the removal (None)."""
+        return Frame(nonce(), self.order, self.number + 1, value)
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Self:
+        """Read what the store holds for one key.
+
+        Raises:
+            RendezvousStateError: It is not ours.
+        """
+        line, newline, value = raw.partition(b"\n")
+        try:
+            written, order, number = line.decode("ascii").split(" ")
+            return cls(written, number_of(order), number_of(number), value if newline else None)
+        except ValueError as error:
+            raise foreign(raw, error) from error
 
 
-def read_frame(raw: bytes) -> Entry:
-    """Read what the store holds for one key.
-
-    Raises:
-        RendezvousStateError: It is not ours.
-    """
-    line, newline, value = raw.partition(b"\n")
-    try:
-        written, birth, order = line.decode("ascii").split(" ")
-        if not newline:
-            raise ValueError("no end of line")
-        return Entry(value, Version(written, birth, raw), number_of(order))
-    except ValueError as error:
-        raise _foreign(raw, error) from error
+def frame_of(raw: bytes | None) -> Frame | None:
+    """The frame in what the store holds for one key; None if that is nothing."""
+    return Frame.parse(raw) if raw else None
 
 
-def entry_of(raw: bytes | None) -> Entry | None:
-    """The entry for what the store holds for one key; None if that is nothing, or emptied."""
-    return read_frame(raw) if raw else None
+def entry_of(frame: Frame | None) -> Entry | None:
+    """The entry in a frame; None if there is none."""
+    return None if frame is None else frame.entry
 
 
 def matches(there: Entry | None, expect: Token | Expect) -> bool:
@@ -84,10 +114,12 @@ class Page:
     Attributes:
         entries: By path.
         created: How many keys were ever created here: their order.
+        version: How many pages came before this one; 0: none was written yet.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     created: int = 0
+    version: int = 0
 
     @classmethod
     def parse(cls, raw: bytes | None) -> Self:
@@ -102,41 +134,50 @@ class Page:
         entries = {}
         try:
             header: Any = json.loads(line)
-            created = number_of(header["created"])
+            created, version = number_of(header["created"]), number_of(header["version"])
             for path, (written, order, size) in header["keys"].items():
                 value, rest = rest[:size], rest[size:]
                 entries[path] = Entry(value, Version(str(written)), number_of(order))
                 if len(value) != size:
                     raise ValueError("it is cut off")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise _foreign(raw, error) from error
-        return cls(entries, created)
+            raise foreign(raw, error) from error
+        return cls(entries, created, version)
 
     def pack(self) -> bytes:
         """The bytes for the store."""
         keys = {path: (one.token.nonce, one.order, len(one.value)) for path, one in self.entries.items()}
-        header = json.dumps({"created": self.created, "keys": keys}, separators=(",", ":"))
+        header = json.dumps({"version": self.version, "created": self.created, "keys": keys}, separators=(",", ":"))
         return b"\n".join((header.encode(), b"".join(one.value for one in self.entries.values())))
 
+    def under(self, prefix: str) -> dict[str, Entry]:
+        """What is on it at or under a prefix."""
+        return {path: entry for path, entry in self.entries.items() if contains(prefix, path)}
+
     def written(self, path: str, value: bytes) -> Self:
-        """This page with one more write."""
+        """The next page: this one with one more write."""
         there = self.entries.get(path)
         created = self.created + (there is None)
         entry = Entry(value, Version(nonce()), created if there is None else there.order)
-        return type(self)({**self.entries, path: entry}, created)
+        return type(self)({**self.entries, path: entry}, created, self.version + 1)
+
+    def without(self, paths: Container[str]) -> Self:
+        """The next page: this one without some keys."""
+        left = {path: entry for path, entry in self.entries.items() if path not in paths}
+        return type(self)(left, self.created, self.version + 1)
 
 
 _GARBAGE: Final = 32
-"""How many lines of a key index may be of no use before it is written anew."""
+"""How many lines of a list of names may be of no use before it is written anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeyIndex:
+class Names:
     """A set of names, to which any client may add and from which any may remove, by appending a line.
 
     Attributes:
         names: Those that are in it, in the order in which they came.
-        shorter: The same key index without what is of no use, if that is worth the while.
+        shorter: The same list without what is of no use, if that is worth the while.
     """
 
     names: tuple[str, ...]
@@ -144,7 +185,7 @@ class KeyIndex:
 
     @classmethod
     def parse(cls, raw: bytes | None) -> Self:
-        """Read what the store holds; None is an empty key index.
+        """Read what the store holds; None is an empty list.
 
         Raises:
             RendezvousStateError: It is not ours.
@@ -153,27 +194,28 @@ class KeyIndex:
         try:
             lines = (raw or b"").decode("ascii").splitlines()
         except UnicodeDecodeError as error:
-            raise _foreign(raw or b"", error) from error
+            raise foreign(raw or b"", error) from error
         for line in lines:
             if line.startswith("+"):
                 names[line[1:]] = None
             elif line.startswith("-"):
                 names.pop(line[1:], None)
             else:
-                raise _foreign(raw or b"", ValueError("neither + nor -"))
+                raise foreign(raw or b"", ValueError("neither + nor -"))
         long = len(lines) > 2 * len(names) + _GARBAGE
-        return cls(tuple(names), "".join(map(cls.plus, names)).encode() if long else None)
+        return cls(tuple(names), b"".join(map(cls.plus, names)) if long else None)
 
     @staticmethod
-    def plus(name: str) -> str:
+    def plus(name: str) -> bytes:
         """What to append to add a name: a text without line ends."""
-        return f"+{name}\n"
+        return f"+{name}\n".encode()
 
     @staticmethod
-    def minus(name: str) -> str:
+    def minus(name: str) -> bytes:
         """What to append to remove a name that was seen there. It must not be added again."""
-        return f"-{name}\n"
+        return f"-{name}\n".encode()
 
 
-def _foreign(raw: bytes, error: Exception) -> RendezvousStateError:
+def foreign(raw: bytes, error: Exception) -> RendezvousStateError:
+    """The error for bytes that are not ours."""
     return RendezvousStateError(f"The store holds what was not written by rdzv-c10d ({error}): {raw[:80]!r}")

@@ -9,12 +9,15 @@ from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.turns import Turns
 from rdzv_transport import Prefixes
 
-from .layout import is_quiet
+from .layout import is_on_page, is_quiet
+from .listener import PATIENCE
+from .page_watch import PageWatch
 from .pool import Check, ConnectionPool
-from .run import Run, Watcher
+from .run import Run
 from .store import Connection, NoAnswerError, Session
 from .values import nonce
 from .wakeup import WakeupKey
+from .watchers import Watcher
 
 _IDLE_WATCHES: Final = 4
 """How many prefixes are watched on though no call waits for them now."""
@@ -23,14 +26,10 @@ _LOOK: Final = 30.0
 changes next wakes it, too.)"""
 _LOOK_QUIET: Final = 0.2
 """The same where no client rings."""
-_LOOK_AGAIN: Final = 0.02
-"""The same while a key is known to be on its way."""
-_PATIENCE: Final = 0.9
-"""A look that was given less time than this, in seconds, proves nothing when it gets no answer."""
 
 
 class Moment(NamedTuple):
-    """When a snapshot was taken, on this machine's monotonic clock: its `Snapshot.revision`.
+    """When a snapshot was taken, on this machine's monotonic clock: its `Snapshot.revision`, unless it is of the page.
 
     Attributes:
         began: Everything that was written before is in it.
@@ -45,12 +44,13 @@ class Watches:
     """The watches of one process for one run.
 
     Attributes:
-        wakeup: By what they learn that something has changed.
+        wakeup: By what they learn that something has changed that is not on the page.
     """
 
     def __init__(self, connections: ConnectionPool, run: Run) -> None:
         self.wakeup = WakeupKey(connections)
-        connections.on_lost = self.wakeup.wake
+        self._page = PageWatch(connections, run.page)
+        connections.on_lost = self._note_loss
         # Those that no call has waited for lately, until a thread has taken them out to forget them.
         self._idle: list[_Watch] = []
         self._watches = Prefixes(
@@ -59,11 +59,14 @@ class Watches:
 
     def wait(self, prefix: str, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
         """See `KeyValueBackend.wait`."""
+        if is_on_page(prefix):
+            return self._page.wait(prefix, since, deadline, check_open)
         with self._watches.using(prefix) as watch, self.wakeup.listening():
             return watch.wait(since, deadline, check_open)
 
     def wake(self) -> None:
         """Have every thread that waits ask whether its backend is still open."""
+        self._page.wake()
         self.wakeup.wake(rung=False)
         for watch in self._watches.all():
             watch.turns.wake()
@@ -77,10 +80,23 @@ class Watches:
         for watch in taken:
             watch.forget(connection)
 
-    def forget(self, connection: Connection) -> None:
-        """Have no client ring any more."""
+    def close(self) -> None:
+        """Let the threads that listen end when they hear something next."""
+        self.wakeup.close()
+        self._page.close()
+
+    def end(self, connection: Connection) -> None:
+        """After `close`: have no client ring any more; then end the threads that listen, of which one hears its wakeup
+        key."""
         self._idle += self._watches.all()
         self.forget_idle(connection)
+        if self.wakeup.is_started:
+            self.wakeup.ring(connection)
+        self._page.end()
+
+    def _note_loss(self) -> None:
+        self.wakeup.wake()
+        self._page.wake()
 
 
 class _Watch:
@@ -93,7 +109,10 @@ class _Watch:
         self._watcher = Watcher(watches.wakeup.key, prefix, nonce())
         self._connections = connections
         self._run = run
+        # The session in which this prefix is watched; and the one in which the store was asked for that, by a request
+        # that may be lost.
         self._session: Session | None = None
+        self._asked: Session | None = None
         self._now = Snapshot({}, Moment(-1.0, -1.0))
         # Whether a thread waits that knows something newer than this.
         self._is_behind = False
@@ -126,10 +145,9 @@ class _Watch:
 
     def forget(self, connection: Connection) -> None:
         """Have no client ring for this prefix any more."""
-        if self._session == connection.session:
-            self._session = None
-            if not self._quiet:
-                self._run.unwatch(connection, self._watcher)
+        if self._asked == connection.session:
+            self._run.unwatch(connection, self._watcher)
+        self._asked = self._session = None
 
     def _check_session(self, session: Session | None) -> None:
         """Say that the store in which this prefix was watched is gone, before another attempt to connect, which may
@@ -156,7 +174,7 @@ class _Watch:
             try:
                 self._look_again(deadline, check_open)
             except NoAnswerError:
-                if deadline - now >= _PATIENCE:
+                if deadline - now >= PATIENCE:
                     raise
             with self.turns.changed:
                 if self._is_behind or self._now.entries != before.entries:
@@ -165,25 +183,26 @@ class _Watch:
 
     def _look_again(self, deadline: float, check_open: Check) -> None:
         session = self._wakeup.start(deadline)
-        heard = self._wakeup.rings
+        heard = self._wakeup.begin_look()
         began = time.monotonic()
 
-        def look(connection: Connection) -> tuple[Snapshot, bool]:
+        def look(connection: Connection) -> Snapshot:
             # First of all: what was idle may be this very prefix.
             self._watches.forget_idle(connection)
             self._register(connection, session)
-            entries, settled = self._run.read_all(connection, self._watcher.prefix, deadline)
-            return Snapshot(entries, Moment(began, time.monotonic())), settled
+            entries = self._run.read_all(connection, self._watcher.prefix)
+            # The answer says that the store has got what was sent before.
+            self._session = session
+            return Snapshot(entries, Moment(began, time.monotonic()))
 
-        self._now, settled = self._connections.call(look, deadline, check_open)
+        self._now = self._connections.call(look, deadline, check_open)
         # Only now: a look that got no answer in time has heard nothing.
         self._heard = heard
-        self._look_at = began + (_LOOK_AGAIN if not settled else _LOOK_QUIET if self._quiet else _LOOK)
+        self._look_at = began + (_LOOK_QUIET if self._quiet else _LOOK)
 
     def _register(self, connection: Connection, session: Session) -> None:
         if connection.session != session:
             raise RendezvousConnectionError("The store was replaced by a new one just now.")
-        if self._session != session:
-            if not self._quiet:
-                self._run.watch(connection, self._watcher)
-            self._session = session
+        if self._session != session and not self._quiet:
+            self._asked = session
+            self._run.watch(connection, self._watcher)

@@ -1,0 +1,220 @@
+"""The logs: a write is done when it stands there, by which client and in which order it came there."""
+
+import socket
+import time
+from typing import Any
+
+import pytest
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import in_background
+from rdzv_core.backend import ABSENT, ANY, Entry, KeyValueBackend, PutOutcome
+
+from rdzv_c10d import C10dRendezvousBackend, logs, run
+from rdzv_c10d.layout import Layout
+from rdzv_c10d.logs import Logs
+from rdzv_c10d.store import Connection, NoAnswerError, Session, stores
+from rdzv_c10d.values import Frame, nonce
+
+from .clients import CALL, Connect, ForkedStore
+
+LONG = b"x" * 2000
+
+
+@pytest.fixture
+def store() -> Any:
+    """A store in this process's memory."""
+    return stores().HashStore()
+
+
+@pytest.fixture
+def backend(store: Any) -> Any:
+    backend = C10dRendezvousBackend(store, "run")
+    yield backend
+    backend.close()
+
+
+def die_between(store: Any, path: str, value: bytes | None) -> Frame:
+    """Write a value as a writer that dies before the log tells of it."""
+    key = f"rdzv/run/value/{path}"
+    frame = Frame.parse(store.get(key)).then(value) if store.check([key]) else Frame(nonce(), 1000, 1, value)
+    store.set(key, frame.raw)
+    return frame
+
+
+def append(store: Any, path: str, frame: Frame) -> None:
+    """Append to the log what comes late."""
+    Logs(Layout("rdzv/run/")).append(Connection(store, Session("", "")), path, frame)
+
+
+def listed(backend: KeyValueBackend) -> dict[str, bytes]:
+    """The values below `nodes`."""
+    return {path: entry.value for path, entry in backend.read_all("nodes", timeout=CALL).entries.items()}
+
+
+def log_of(store: Any) -> bytes:
+    """The log of `nodes`."""
+    found: bytes = store.get("rdzv/run/log/nodes")
+    return found
+
+
+@pytest.mark.parametrize("value", [b"x", LONG])
+def test_what_a_read_has_shown_is_listed(backend: KeyValueBackend, store: Any, value: bytes) -> None:
+    since = backend.read_all("nodes", timeout=CALL)
+    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
+        eventually(lambda: store.check(["rdzv/run/watchers"]), "the wait")
+        die_between(store, "nodes/a", value)
+        assert listed(backend) == {}
+        found = backend.read("nodes/a", timeout=CALL)
+        assert found is not None
+        assert found.value == value
+        assert listed(backend) == {"nodes/a": value}
+        assert waiting.result(CALL).entries == {"nodes/a": found}
+
+
+def test_what_a_put_has_met_is_listed(backend: KeyValueBackend, store: Any) -> None:
+    frame = die_between(store, "nodes/a", b"there")
+    put = backend.put("nodes/a", b"x", expect=ABSENT, timeout=CALL)
+    assert (put.outcome, put.entry) == (PutOutcome.CONFLICT, frame.entry)
+    assert listed(backend) == {"nodes/a": b"there"}
+
+
+def test_a_removal_that_a_read_has_shown_is_listed(backend: KeyValueBackend, store: Any) -> None:
+    backend.put("nodes/a", b"x", expect=ABSENT, timeout=CALL)
+    die_between(store, "nodes/a", None)
+    assert listed(backend) == {"nodes/a": b"x"}
+    assert backend.read("nodes/a", timeout=CALL) is None
+    assert listed(backend) == {}
+
+
+def test_a_long_value_that_a_list_meets_is_listed(backend: KeyValueBackend, store: Any) -> None:
+    backend.put("nodes/a", LONG, expect=ABSENT, timeout=CALL)
+    since = backend.read_all("nodes", timeout=CALL)
+    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
+        eventually(lambda: store.check(["rdzv/run/watchers"]), "the wait")
+        die_between(store, "nodes/a", LONG + b"new")
+        assert listed(backend) == {"nodes/a": LONG + b"new"}
+        assert waiting.result(CALL).entries["nodes/a"].value == LONG + b"new"
+    assert len(log_of(store)) < len(LONG)
+
+
+@pytest.mark.parametrize("value", [b"x", LONG])
+def test_a_removal_that_was_cut_off_is_finished_by_the_next(backend: KeyValueBackend, store: Any, value: bytes) -> None:
+    backend.put("nodes/a", value, expect=ABSENT, timeout=CALL)
+    die_between(store, "nodes/a", None)
+    backend.delete("nodes/a", timeout=CALL)
+    assert b"=nodes/a" in log_of(store).splitlines()[-2]
+    assert listed(backend) == {}
+
+
+def test_what_comes_late_in_the_log_of_a_run_that_was_removed_can_be_removed(
+    backend: KeyValueBackend, store: Any
+) -> None:
+    append(store, "nodes/a", Frame(nonce(), 1, 1, b"x"))
+    assert listed(backend) == {"nodes/a": b"x"}
+    backend.delete("nodes", timeout=CALL)
+    assert listed(backend) == {}
+
+
+def test_a_long_value_that_is_gone_is_not_listed(backend: KeyValueBackend, store: Any) -> None:
+    backend.put("nodes/a", LONG, expect=ABSENT, timeout=CALL)
+    store.delete_key("rdzv/run/value/nodes/a")
+    assert listed(backend) == {}
+
+
+def test_a_log_that_only_writers_use_stays_short(server: ForkedStore, connect: Connect) -> None:
+    backend = connect(server.endpoint)
+    token: Any = ABSENT
+    for _ in range(300):
+        entry = backend.put("nodes/a", b"x" * 900, expect=token, timeout=CALL).entry
+        assert entry is not None
+        token = entry.token
+    host, _, port = server.endpoint.partition(":")
+    store = stores().TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    assert len(store.get("rdzv/run/log/nodes")) < 2 * logs._UNREAD
+
+
+def test_a_write_that_comes_late_in_the_log_changes_nothing(backend: KeyValueBackend, store: Any) -> None:
+    first = backend.put("nodes/a", b"first", expect=ABSENT, timeout=CALL).entry
+    assert first is not None
+    append(store, "nodes/a", first.token.frame)
+    backend.put("nodes/a", b"second", expect=first.token, timeout=CALL)
+    append(store, "nodes/a", first.token.frame)
+    assert listed(backend) == {"nodes/a": b"second"}
+    backend.delete("nodes/a", timeout=CALL)
+    append(store, "nodes/a", first.token.frame)
+    assert listed(backend) == {}
+    again = backend.put("nodes/a", b"again", expect=ABSENT, timeout=CALL).entry
+    append(store, "nodes/a", first.token.frame)
+    assert backend.read_all("nodes", timeout=CALL).entries == {"nodes/a": again}
+
+
+@pytest.mark.parametrize("value", [b"x", LONG])
+def test_a_log_does_not_grow_with_what_is_overwritten(backend: KeyValueBackend, store: Any, value: bytes) -> None:
+    entry: Entry | None = None
+    for _ in range(100):
+        entry = backend.put("nodes/a", value, expect=entry.token if entry else ABSENT, timeout=CALL).entry
+        assert listed(backend) == {"nodes/a": value}
+    assert log_of(store).count(b"nodes/a") <= 2 * logs._GARBAGE
+    anew = logs.Reading().then(log_of(store)).records["nodes/a"]
+    assert entry is not None
+    assert anew.frame.nonce == entry.token.nonce
+
+
+def test_a_log_forgets_what_was_removed_long_ago(
+    backend: KeyValueBackend, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(count: int) -> None:
+        for number in range(count):
+            backend.put(f"nodes/{number}", b"x", expect=ANY, timeout=CALL)
+            backend.delete(f"nodes/{number}", timeout=CALL)
+
+    remove(60)
+    assert listed(backend) == {}
+    assert all(b"nodes/%d " % number in log_of(store) for number in range(60)), "a late write would be there again"
+    monkeypatch.setattr(logs, "_REMOVED", 0.0)
+    assert listed(backend) == {}
+    assert log_of(store) == b""
+
+
+def test_removing_everything_takes_what_no_log_tells_of(
+    backend: KeyValueBackend, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_BETWEEN", 0.1)
+    backend.put("nodes/a", b"x", expect=ABSENT, timeout=CALL)
+    die_between(store, "nodes/b", b"x")
+    backend.delete("nodes", timeout=CALL)
+    assert log_of(store) == b""
+    assert not [key for key in store.list_keys() if "value" in key]
+
+
+def test_heartbeats_are_listed_as_they_are_now(backend: KeyValueBackend, store: Any) -> None:
+    entry = backend.put("heartbeats/a", b"1", expect=ABSENT, timeout=CALL).entry
+    for number in range(5):
+        assert entry is not None
+        entry = backend.put("heartbeats/a", b"%d" % number, expect=entry.token, timeout=CALL).entry
+        assert backend.read_all("heartbeats", timeout=CALL).entries == {"heartbeats/a": entry}
+    assert store.get("rdzv/run/log/heartbeats").count(b"heartbeats/a") == 1
+    backend.delete("heartbeats/a", timeout=CALL)
+    assert backend.read_all("heartbeats", timeout=CALL).entries == {}
+    backend.put("heartbeats/a", b"again", expect=ABSENT, timeout=CALL)
+    assert len(backend.read_all("heartbeats", timeout=CALL).entries) == 1
+
+
+def test_a_heartbeat_that_no_log_tells_of_is_listed_once_it_is_met(backend: KeyValueBackend, store: Any) -> None:
+    die_between(store, "heartbeats/a", b"1")
+    assert backend.read_all("heartbeats", timeout=CALL).entries == {}
+    put = backend.put("heartbeats/a", b"expired", expect=ABSENT, timeout=CALL)
+    assert put.outcome is PutOutcome.CONFLICT
+    assert backend.read_all("heartbeats", timeout=CALL).entries == {"heartbeats/a": put.entry}
+
+
+def test_the_calls_of_one_work_end_with_its_deadline() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        connection = Connection("client", Session("", ""), here.fileno())
+        connection.limit_waits(60)
+        assert connection.store == "client"
+        connection.limit_waits(0.01)
+        eventually(lambda: time.monotonic() > connection._until, "the deadline")
+        with pytest.raises(NoAnswerError):
+            _ = connection.store
