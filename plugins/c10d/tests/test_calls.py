@@ -3,30 +3,55 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import wraps
 from typing import Any
 
 import pytest
+from rdzv_conformance.deadlines import eventually
 from rdzv_core.backend import ABSENT, PutOutcome, Token
+from rdzv_core.errors import RendezvousTimeoutError
 
 from rdzv_c10d.round_store import RoundStore
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore
 
-_METHODS = ("set", "add", "append", "compare_set", "check", "multi_get", "multi_set", "wait", "delete_key", "list_keys")
+_METHODS = (
+    "set",
+    "get",
+    "add",
+    "append",
+    "compare_set",
+    "check",
+    "multi_get",
+    "multi_set",
+    "wait",
+    "delete_key",
+    "list_keys",
+)
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each method of a store was called, by this thread."""
+    return _count(monkeypatch, threading.current_thread())
+
+
+@pytest.fixture
+def all_calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each method of a store was called."""
+    return _count(monkeypatch, None)
+
+
+def _count(monkeypatch: pytest.MonkeyPatch, counted: threading.Thread | None) -> Counter[str]:
     counts: Counter[str] = Counter()
-    counted = threading.current_thread()
 
     def count(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def counting(*arguments: Any) -> Any:
-            counts[method.__name__] += threading.current_thread() is counted
+            counts[method.__name__] += counted is None or threading.current_thread() is counted
             return method(*arguments)
 
         return counting
@@ -56,7 +81,7 @@ def test_a_creation_is_four_and_a_heartbeat_one(server: ForkedStore, connect: Co
     token = put("nodes/0/a", ABSENT, {"add": 1, "compare_set": 2, "append": 1})
     put("nodes/0/a", token, {"compare_set": 2, "append": 1})
     # Of the page nothing was known: it reads the copy, and looks for a later version. Then it is one, and its tail.
-    token = put("control/leader", ABSENT, {"compare_set": 3, "multi_set": 1})
+    token = put("control/leader", ABSENT, {"compare_set": 2, "check": 1, "multi_set": 1})
     put("control/leader", token, {"compare_set": 1, "multi_set": 1})
 
 
@@ -89,6 +114,43 @@ def test_a_round_store_costs_what_torchs_own_does(server: ForkedStore, connect: 
     store.set("value", b"x")
     assert +calls == {"multi_set": 1}
     assert store.get("value") == b"x"
-    assert +calls == {"multi_set": 1, "compare_set": 1}
+    # torch's `get` waits for the key, and asks for it: two round trips as well.
+    assert +calls == {"multi_set": 1, "check": 1, "compare_set": 1}
     assert store.add("count", 1) == 2
-    assert +calls == {"multi_set": 1, "compare_set": 1, "add": 1}
+    assert +calls == {"multi_set": 1, "check": 1, "compare_set": 1, "add": 1}
+
+
+def test_who_reads_the_page_wakes_none_who_waits_for_it(
+    server: ForkedStore, connect: Connect, all_calls: Counter[str]
+) -> None:
+    # By another name it is another store to this process: they share no connection, and know nothing of each other.
+    backend, other = connect(server.endpoint), connect(server.endpoint.replace("127.0.0.1", "localhost"))
+    since = backend.read_all("control", timeout=CALL)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(backend.wait, "control", since, timeout=60)
+        eventually(lambda: all_calls["get"] == 1, "it waits")
+        for _ in range(20):
+            other.read_all("control", timeout=CALL)
+        other.put("control/leader", b"x", expect=ABSENT, timeout=CALL)
+        assert waiting.result().entries["control/leader"].value == b"x"
+    # One for what was there then; and perhaps one more, before no thread waited any more.
+    assert all_calls["get"] <= 2
+
+
+def test_who_gets_from_a_round_store_wakes_none_who_waits_for_that(
+    server: ForkedStore, connect: Connect, all_calls: Counter[str]
+) -> None:
+    store, other = (
+        RoundStore(connect(server.endpoint)),
+        RoundStore(connect(server.endpoint.replace("127.0.0.1", "localhost"))),
+    )
+    other.set_timeout(timedelta(milliseconds=1))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.get, "value")
+        eventually(lambda: all_calls["wait"] == 1, "it waits")
+        for _ in range(20):
+            with pytest.raises(RendezvousTimeoutError):
+                other.get("value")
+        other.set("value", b"x")
+        assert waiting.result() == b"x"
+    assert all_calls["wait"] == 1

@@ -4,16 +4,18 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError, again
 
 from .pool import ConnectionPool
 from .store import FAILURES, Connection, Session
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
 
@@ -134,9 +136,20 @@ class Listener(ABC):
 
 def await_key(connection: Connection, key: str) -> None:
     """Wait until a key is there, for a day at most."""
+    _for_a_day(lambda: connection.store.wait([key], _LONG))
+
+
+def await_value(connection: Connection, key: str) -> bytes:
+    """The value of a key as soon as there is one; empty: there was none in a day, or perhaps there is none yet."""
+    connection.store.set_timeout(_LONG)
+    return _for_a_day(lambda: connection.store.get(key)) or b""
+
+
+def _for_a_day(wait: Callable[[], _T]) -> _T | None:
     started = time.monotonic()
     try:
-        connection.store.wait([key], _LONG)
+        return wait()
     except FAILURES:
         if time.monotonic() - started < _LONG.total_seconds() / 2:
             raise
+        return None

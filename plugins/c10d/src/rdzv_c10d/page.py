@@ -66,12 +66,11 @@ class SharedPage:
             page = Page.parse(peek(connection.store, self._key))
         return self._learn(connection.session, _last_after(page, connection, self.key_of))
 
-    def read_next(self, connection: Connection) -> None:
-        """Learn of a version that is there, after the last one that is known."""
-        page = self.known(connection.session.id) or Page()
-        raw = peek(connection.store, self.key_of(page.version + 1))
-        if raw is not None:
-            self._follow(connection, page, raw)
+    def follow(self, connection: Connection, page: Page, raw: bytes) -> Page:
+        """Go on from `page` to what stands in the place of the next version: that, or the last one."""
+        if raw.isdigit():
+            return self.read(connection)
+        return self._learn(connection.session, _parse(raw, page.version + 1))
 
     def snapshot(self, connection: Connection, prefix: str) -> Snapshot:
         """What is on it now at or under a prefix."""
@@ -114,19 +113,13 @@ class SharedPage:
         store, raw = connection.store, new.pack()
         found = store.compare_set(self.key_of(new.version), b"", raw)
         if found != raw:
-            return self._follow(connection, page, found)
+            return self.follow(connection, page, found)
         self._learn(connection.session, new)
         # Where nothing is left, none of them is of use.
         kept = _KEPT if new.entries else 1
         old = [self.key_of(version) for version in range(max(1, new.version - _KEPT), new.version - kept + 1)]
         store.multi_set([self._key, *old], [raw, *[b"%d" % new.version] * len(old)])
         return new
-
-    def _follow(self, connection: Connection, page: Page, raw: bytes) -> Page:
-        """Go on from `page` to what stands in the place of the next version: that, or the last one."""
-        if raw.isdigit():
-            return self.read(connection)
-        return self._learn(connection.session, _parse(raw, page.version + 1))
 
     def _learn(self, session: Session, page: Page) -> Page:
         with self._learning:
@@ -141,7 +134,8 @@ class SharedPage:
 def _last_after(page: Page, connection: Connection, key_of: Callable[[int], str]) -> Page:
     """The last version, at some moment of this call, which begins at `page`."""
     number = page.version + 1
-    while (raw := peek(connection.store, key_of(number))) is not None:
+    # All who wait for the next version would wake if it were read before it is there.
+    while connection.store.check([key := key_of(number)]) and (raw := peek(connection.store, key)) is not None:
         if raw.isdigit():
             number = _later(raw, number)
             continue

@@ -13,7 +13,7 @@ from rdzv_core.backend import Snapshot
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.turns import Turns
 
-from .listener import PATIENCE, Listener, await_key
+from .listener import PATIENCE, Listener, await_value
 from .page import PageVersion, SharedPage
 from .pool import Check, ConnectionPool
 from .store import Connection, NoAnswerError
@@ -138,23 +138,20 @@ class PageWatch(Listener):
             while not connection.store.check([key]):
                 if not self._listeners or self._ended.wait(_POLL_INTERVAL):
                     return
-        elif not self._await_key(connection, key):
-            return
-        if (self._page.known(session) or page).version == page.version:
-            self._page.read_next(connection)
-        self._heard_at = time.monotonic()
-        self.wake()
+        if raw := self._await_value(connection, key):
+            self._told = self._page.follow(connection, page, raw)
+            self._heard_at = time.monotonic()
+            self.wake()
 
-    def _await_key(self, connection: Connection, key: str) -> bool:
-        """Wait for a key; False: the thread is to end, and its connection is of no use any more."""
+    def _await_value(self, connection: Connection, key: str) -> bytes:
+        """Wait for a key; empty: it is not there, or the thread is to end, and its connection is of no use any more."""
         with self._changed:
             if self._closing:
-                return False
+                return b""
             self._waiting = connection
         try:
-            await_key(connection, key)
+            return await_value(connection, key)
         finally:
             with self._changed:
                 self._waiting = None
                 self._to_close.close()
-        return not self._closing

@@ -159,17 +159,17 @@ class RoundStore(KeyValueStore):
 
     def _values(self, keys: Sequence[str], deadline: float) -> list[bytes]:
         raws, started = [self._path(key) for key in keys], time.monotonic()
-        found: list[bytes | None] = []
 
         def look() -> list[bytes] | None:
-            found[:] = self._peek(raws, deadline)
-            values = [value for value in found if value is not None]
-            return values if len(values) == len(found) else None
+            # All who wait for a key would wake if it were read before it is there, and read it in turn.
+            found = self._peek(raws, deadline) if self._are_present(keys, deadline) else [None]
+            return [value for value in found if value is not None] if None not in found else None
 
-        values = self._until_found(look, raws, deadline)
+        values = self._until_found(look, raws, deadline) if keys else []
         if values is None:
-            missing = [key for key, value in zip(keys, found, strict=True) if value is None]
-            raise self._lacks(list(dict.fromkeys(missing)), started)
+            missing = [key for key in dict.fromkeys(keys) if not self._are_present([key], deadline)]
+            # One may be there, and be a queue.
+            raise self._lacks(missing or keys, started)
         return values
 
     def _are_present(self, keys: Sequence[str], deadline: float) -> bool:
@@ -185,7 +185,7 @@ class RoundStore(KeyValueStore):
             self._await_raws(raws, deadline)
 
     def _peek(self, raws: list[str], deadline: float) -> list[bytes | None]:
-        """What there is now. Unlike torch's own `get`, which waits first, this is one round trip for each."""
+        """What there is now, in one round trip for each: see `peek` of a single key."""
         found = self._call(lambda store: [store.compare_set(raw, _NOTHING, _NOTHING) for raw in raws], deadline)
         return [None if value == _NOTHING else value for value in found]
 

@@ -33,8 +33,8 @@ _ATTEMPTS: Final = 1000
 _LEVEL: Final = "TORCH_CPP_LOG_LEVEL"
 _importing: Final = threading.Lock()
 
-_STOP_WAITING: Final = b"\0"
-"""How a TCPStore answers a wait when the keys are there."""
+_STOP_WAITING: Final = b"\0" + bytes(8)
+"""How a TCPStore answers a `get` of a key that is there and empty: the wait for it, then its length."""
 
 _NOTHING: Final = b"\0nothing"
 """A value that no key ever has."""
@@ -47,10 +47,11 @@ class NoAnswerError(RendezvousConnectionError):
 class Store(Protocol):
     """The part of ``torch.distributed.Store`` that is used here, in bytes: torch takes them wherever it says str.
 
-    ``wait`` and ``multi_get`` block until the keys exist; nothing else does. For ``set``, ``multi_set`` and ``append``
-    a TCPStore does not even wait for an answer. ``compare_set`` writes if the value is the expected one (empty: if
-    there is none), and returns the present value; for a missing key that is what was expected, whatever it is.
-    ``has_extended_api`` says whether ``append`` and ``multi_get`` are one step each.
+    ``get``, ``wait`` and ``multi_get`` block until the keys exist; nothing else does. For ``set``, ``multi_set`` and
+    ``append`` a TCPStore does not even wait for an answer. ``compare_set`` writes if the value is the expected one
+    (empty: if there is none), and returns the present value; for a missing key that is what was expected, whatever it
+    is, and all who wait for that key are told that it is there. ``has_extended_api`` says whether ``append`` and
+    ``multi_get`` are one step each.
     """
 
     def compare_set(self, key: str, expected: bytes, desired: bytes, /) -> bytes: ...
@@ -60,6 +61,7 @@ class Store(Protocol):
     def append(self, key: str, value: bytes, /) -> None: ...
     def add(self, key: str, amount: int, /) -> int: ...
     def check(self, keys: list[str], /) -> bool: ...
+    def get(self, key: str, /) -> bytes: ...
     def multi_get(self, keys: list[str], /) -> list[bytes]: ...
     def wait(self, keys: list[str], timeout: timedelta, /) -> None: ...
     def delete_key(self, key: str, /) -> bool: ...
@@ -137,7 +139,7 @@ class Connection:
             check_room(self.path)
 
     def end_wait(self) -> AbstractContextManager[object]:
-        """End the wait of the thread that uses it, as if what it waits for were there. After that it is of no use.
+        """End the wait of the thread that gets a key, as if that were there and empty. After that it is of no use.
 
         Torch, which would print a warning with a stack trace if the connection were cut, finds an answer there.
 
@@ -201,7 +203,11 @@ def stores() -> Any:
 
 
 def peek(store: Store, key: str) -> bytes | None:
-    """Read a key without waiting for it, in one round trip; None if it is missing or empty."""
+    """Read a key without waiting for it, in one round trip; None if it is missing or empty.
+
+    Not for a missing key that others wait for: each reading wakes them all (see `Store`), and were they to read it so in
+    turn, they would never rest.
+    """
     found = store.compare_set(key, _NOTHING, _NOTHING)
     return None if found in (_NOTHING, b"") else found
 
