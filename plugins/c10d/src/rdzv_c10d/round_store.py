@@ -144,7 +144,7 @@ class RoundStore(KeyValueStore):
         # torch adds to what begins like a number, and hangs up on who adds to anything else.
         value: bytes | None = None
         if raw not in self._counters or abs(amount) > _MOST // 2:
-            (value,) = self._peek([raw], deadline)
+            value = self._call(lambda store: _value(store, raw), deadline)
             self._check_counter(key, value)
             _know(self._counters, raw)
         if _LEAST <= amount <= _MOST and _LEAST <= int(value or 0) + amount <= _MOST:
@@ -161,9 +161,8 @@ class RoundStore(KeyValueStore):
         raws, started = [self._path(key) for key in keys], time.monotonic()
 
         def look() -> list[bytes] | None:
-            # All who wait for a key would wake if it were read before it is there, and read it in turn.
-            found = self._peek(raws, deadline) if self._are_present(keys, deadline) else [None]
-            return [value for value in found if value is not None] if None not in found else None
+            found = self._call(lambda store: _present(store, raws), deadline)
+            return None if None in found else [value for value in found if value is not None]
 
         values = self._until_found(look, raws, deadline) if keys else []
         if values is None:
@@ -183,11 +182,6 @@ class RoundStore(KeyValueStore):
                 missing = [key for key in dict.fromkeys(keys) if not self._are_present([key], deadline)]
                 raise self._lacks(missing, started)
             self._await_raws(raws, deadline)
-
-    def _peek(self, raws: list[str], deadline: float) -> list[bytes | None]:
-        """What there is now, in one round trip for each: see `peek` of a single key."""
-        found = self._call(lambda store: [store.compare_set(raw, _NOTHING, _NOTHING) for raw in raws], deadline)
-        return [None if value == _NOTHING else value for value in found]
 
     def _call(self, work: Callable[[Store], _T], deadline: float, *, repeatable: bool = True) -> _T:
         """Ask the store, until a deadline or for a moment: it limits how long to wait for others, and may be over."""
@@ -231,6 +225,17 @@ class RoundStore(KeyValueStore):
             except RendezvousConnectionError:
                 self._backend.check_open()
                 time.sleep(max(0.0, min(_PAUSE, deadline - time.monotonic())))
+
+
+def _present(store: Store, raws: list[str]) -> list[bytes | None]:
+    """The values of keys; one is None while a key is missing, and of what is no value."""
+    # All who wait for a key would wake if it were read before it is there (see `peek`).
+    return [_value(store, raw) for raw in raws] if store.check(raws) else [None]
+
+
+def _value(store: Store, raw: str) -> bytes | None:
+    found = store.compare_set(raw, _NOTHING, _NOTHING)
+    return None if found == _NOTHING else found
 
 
 def pop(store: Store, raw: str) -> bytes | None:
