@@ -15,6 +15,7 @@ from rdzv_core.errors import RendezvousTimeoutError
 
 from rdzv_c10d.round_store import RoundStore
 from rdzv_c10d.store import stores
+from rdzv_c10d.watchers import Watchers
 
 from .clients import CALL, Connect, ForkedStore
 
@@ -135,6 +136,23 @@ def test_who_reads_the_page_wakes_none_who_waits_for_it(
         assert waiting.result().entries["control/leader"].value == b"x"
     # One for what was there then; and perhaps one more, before no thread waited any more.
     assert all_calls["get"] <= 2
+
+
+def test_who_has_written_the_page_is_rung_before_it_is_known_to_watch(
+    server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, node = connect(server.endpoint), connect(server.endpoint.replace("127.0.0.1", "localhost"))
+    leader.put("control/leader", b"x", expect=ABSENT, timeout=CALL)
+    node.read_all("control", timeout=CALL)
+    since = leader.read_all("nodes", timeout=CALL)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(leader.wait, "nodes", since, timeout=60)
+        watch = leader._uses.get().shared.watches
+        eventually(lambda: watch.wakeup.is_started and watch.wakeup._session is not None, "it waits")
+        # The node never learns who watches.
+        monkeypatch.setattr(Watchers, "_read", lambda *_: ())
+        node.put("nodes/0/a", b"x", expect=ABSENT, timeout=CALL)
+        assert waiting.result(CALL).entries["nodes/0/a"].value == b"x"
 
 
 def test_who_gets_from_a_round_store_wakes_none_who_waits_for_that(

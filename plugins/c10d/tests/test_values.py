@@ -10,14 +10,19 @@ from rdzv_c10d.values import Frame, Page
 @pytest.mark.parametrize("number", [b"1e999", b"-1", b"NaN", b"9" * 20, b"9" * 4300, b"9" * 4301, b"null"])
 def test_a_page_counts_as_far_as_a_store_does(number: bytes) -> None:
     assert (
-        Page.parse(b'{"version":7,"created":18446744073709551615,"keys":{"a":["n",1,1]}}\nx').entries["a"].value == b"x"
+        Page.parse(b'{"wakeup":"w","version":7,"created":18446744073709551615,"keys":{"a":["n",1,1]}}\nx')
+        .entries["a"]
+        .value
+        == b"x"
     )
     with pytest.raises(RendezvousStateError):
-        Page.parse(b'{"version":7,"created":' + number + b',"keys":{}}\n')
+        Page.parse(b'{"wakeup":' + number + b',"version":7,"created":1,"keys":{}}\n')
     with pytest.raises(RendezvousStateError):
-        Page.parse(b'{"version":' + number + b',"created":1,"keys":{}}\n')
+        Page.parse(b'{"wakeup":"w","version":7,"created":' + number + b',"keys":{}}\n')
     with pytest.raises(RendezvousStateError):
-        Page.parse(b'{"version":7,"created":1,"keys":{"a":["n",' + number + b",1]}}\nx")
+        Page.parse(b'{"wakeup":"w","version":' + number + b',"created":1,"keys":{}}\n')
+    with pytest.raises(RendezvousStateError):
+        Page.parse(b'{"wakeup":"w","version":7,"created":1,"keys":{"a":["n",' + number + b",1]}}\nx")
 
 
 @pytest.mark.parametrize("order", [b"-1", b"9" * 20, b"9" * 4301, b"1e5", b""])

@@ -51,14 +51,16 @@ class Run:
         root: What its keys begin with.
 
     Attributes:
+        wakeup: The wakeup key of this process.
         page: Where all is for which `is_on_page` holds.
     """
 
     def __init__(self, root: str) -> None:
         self._layout = layout = Layout(root)
         self._logs = Logs(layout)
+        self.wakeup = f"rdzv-c10d/wakeup/{nonce()}"
         self._watchers = Watchers(layout)
-        self.page = SharedPage(layout.page())
+        self.page = SharedPage(layout.page(), self.wakeup)
 
     def read(self, connection: Connection, path: str) -> Entry | None:
         """Read one key."""
@@ -147,7 +149,7 @@ class Run:
         """Have the log tell of a write, and ring for it."""
         self._logs.append(connection, path, frame)
         if not is_quiet(path):
-            self._watchers.ring(connection, [path])
+            self._ring(connection, [path])
             self._logs.note(path, frame)
 
     def _settled(self, connection: Connection, path: str, there: Frame | None) -> Entry | None:
@@ -173,7 +175,13 @@ class Run:
         vanished would block a client that reads it."""
         gone = [path for path, frame in logged.items() if self._remove_one(connection, path, frame)]
         if gone and not is_quiet(gone[0]):
-            self._watchers.ring(connection, gone)
+            self._ring(connection, gone)
+
+    def _ring(self, connection: Connection, paths: list[str]) -> None:
+        # Who has written the page leads, it seems, and then it watches all that is beside it.
+        page = self.page.known(connection.session.id)
+        writer = {page.wakeup} - {"", self.wakeup} if page is not None else set()
+        self._watchers.ring(connection, paths, writer)
 
     def _remove_one(self, connection: Connection, path: str, logged: Frame | None) -> bool:
         there = self._there(connection, path)

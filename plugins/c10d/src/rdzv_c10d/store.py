@@ -205,8 +205,8 @@ def stores() -> Any:
 def peek(store: Store, key: str) -> bytes | None:
     """Read a key without waiting for it, in one round trip; None if it is missing or empty.
 
-    Not for a missing key that others wait for: each reading wakes them all (see `Store`), and were they to read it so in
-    turn, they would never rest.
+    Not for a missing key that others wait for: each reading wakes them all (see `Store`), and were they to read it in
+    the same way, none of them would ever rest.
     """
     found = store.compare_set(key, _NOTHING, _NOTHING)
     return None if found in (_NOTHING, b"") else found

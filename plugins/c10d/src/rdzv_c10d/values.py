@@ -115,11 +115,13 @@ class Page:
         entries: By path.
         created: How many keys were ever created here: their order.
         version: How many pages came before this one; 0: none was written yet.
+        wakeup: The wakeup key of the process that has put a value there last; empty: some were removed since.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     created: int = 0
     version: int = 0
+    wakeup: str = ""
 
     @classmethod
     def parse(cls, raw: bytes | None) -> Self:
@@ -135,6 +137,7 @@ class Page:
         try:
             header: Any = json.loads(line)
             created, version = number_of(header["created"]), number_of(header["version"])
+            wakeup = header["wakeup"].encode("ascii").decode()
             for path, (written, order, size) in header["keys"].items():
                 value, rest = rest[:size], rest[size:]
                 entries[path] = Entry(value, Version(str(written)), number_of(order))
@@ -142,24 +145,25 @@ class Page:
                     raise ValueError("it is cut off")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise foreign(raw, error) from error
-        return cls(entries, created, version)
+        return cls(entries, created, version, wakeup)
 
     def pack(self) -> bytes:
         """The bytes for the store."""
         keys = {path: (one.token.nonce, one.order, len(one.value)) for path, one in self.entries.items()}
-        header = json.dumps({"version": self.version, "created": self.created, "keys": keys}, separators=(",", ":"))
-        return b"\n".join((header.encode(), b"".join(one.value for one in self.entries.values())))
+        head = {"version": self.version, "created": self.created, "wakeup": self.wakeup, "keys": keys}
+        line = json.dumps(head, separators=(",", ":")).encode()
+        return b"\n".join((line, b"".join(one.value for one in self.entries.values())))
 
     def under(self, prefix: str) -> dict[str, Entry]:
         """What is on it at or under a prefix."""
         return {path: entry for path, entry in self.entries.items() if contains(prefix, path)}
 
-    def written(self, path: str, value: bytes) -> Self:
-        """The next page: this one with one more write."""
+    def written(self, path: str, value: bytes, wakeup: str) -> Self:
+        """The next page: this one with one more write, by the process with that wakeup key."""
         there = self.entries.get(path)
         created = self.created + (there is None)
         entry = Entry(value, Version(nonce()), created if there is None else there.order)
-        return type(self)({**self.entries, path: entry}, created, self.version + 1)
+        return type(self)({**self.entries, path: entry}, created, self.version + 1, wakeup)
 
     def without(self, paths: Container[str]) -> Self:
         """The next page: this one without some keys."""

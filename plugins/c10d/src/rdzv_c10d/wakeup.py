@@ -13,7 +13,6 @@ from typing import ClassVar
 from .listener import Listener, await_key
 from .pool import Check, ConnectionPool
 from .store import Connection
-from .values import nonce
 
 
 class WakeupKey(Listener):
@@ -26,9 +25,9 @@ class WakeupKey(Listener):
 
     thread: ClassVar[str] = "rdzv-c10d-wakeup"
 
-    def __init__(self, connections: ConnectionPool) -> None:
+    def __init__(self, connections: ConnectionPool, key: str) -> None:
         super().__init__(connections)
-        self.key = f"rdzv-c10d/wakeup/{nonce()}"
+        self.key = key
         self.rings = 0
         # Whether a look has begun since it rang last.
         self._is_looked_at = False

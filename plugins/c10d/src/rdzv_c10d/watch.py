@@ -48,7 +48,7 @@ class Watches:
     """
 
     def __init__(self, connections: ConnectionPool, run: Run) -> None:
-        self.wakeup = WakeupKey(connections)
+        self.wakeup = WakeupKey(connections, run.wakeup)
         self._page = PageWatch(connections, run.page)
         connections.on_lost = self._note_loss
         # Those that no call has waited for lately, until a thread has taken them out to forget them.
@@ -118,6 +118,9 @@ class _Watch:
         self._is_behind = False
         self._heard = -1
         self._look_at = 0.0
+        # Seconds that the last look took; and the end of the wait that was too short for the next one.
+        self._took = 0.0
+        self._put_off: float | None = None
         self._quiet = is_quiet(prefix)
 
     def wait(self, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
@@ -166,8 +169,9 @@ class _Watch:
     def _look_for_news(self, deadline: float, check_open: Check) -> None:
         """Look whenever it rings, until there may be news for a thread that waits, or the deadline is over."""
         while (now := time.monotonic()) < deadline:
-            if self._heard == self._wakeup.rings and now < self._look_at:
-                self._wakeup.await_wakeup(self._heard, min(deadline, self._look_at), check_open)
+            rings = self._wakeup.rings
+            if (until := self._look_time(rings, now, deadline)) > now:
+                self._wakeup.await_wakeup(rings, until, check_open)
                 self._check_session(self._session)
                 continue
             before = self._now
@@ -181,10 +185,20 @@ class _Watch:
                     self._is_behind = False
                     return
 
+    def _look_time(self, rings: int, now: float, deadline: float) -> float:
+        """When to look, unless it rings before."""
+        if self._heard == rings and now < self._look_at:
+            return min(deadline, self._look_at)
+        if deadline - now < self._took and self._put_off in (None, deadline):
+            # A look that gets no answer in time costs its connection. The next wait begins with it, however short.
+            self._put_off = deadline
+            return deadline
+        return now
+
     def _look_again(self, deadline: float, check_open: Check) -> None:
         session = self._wakeup.start(deadline)
         heard = self._wakeup.begin_look()
-        began = time.monotonic()
+        began, self._put_off = time.monotonic(), None
 
         def look(connection: Connection) -> Snapshot:
             # First of all: what was idle may be this very prefix.
@@ -196,6 +210,7 @@ class _Watch:
             return Snapshot(entries, Moment(began, time.monotonic()))
 
         self._now = self._connections.call(look, deadline, check_open)
+        self._took = time.monotonic() - began
         # Only now: a look that got no answer in time has heard nothing.
         self._heard = heard
         self._look_at = began + (_LOOK_QUIET if self._quiet else _LOOK)

@@ -5,7 +5,7 @@ sees it. Those whom it knows already it rings first. One that has gone meanwhile
 removes: it may as well be about to come back, and would miss what rings for it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 from rdzv_transport import contains
@@ -50,10 +50,16 @@ class Watchers:
         if self._known[0] != connection.session.id:
             self._read(connection)
 
-    def ring(self, connection: Connection, paths: list[str]) -> None:
-        """Ring for a change at some paths; then all that was appended on this connection is done."""
+    def ring(self, connection: Connection, paths: list[str], likely: Set[str]) -> None:
+        """Ring for a change at some paths; then all that was appended on this connection is done.
+
+        Args:
+            connection: On which the change was written.
+            paths: Where it is.
+            likely: Some wakeup keys that are rung without a look whether their processes watch.
+        """
         session, _, known = self._known
-        rung = _wakeups(known, paths) if session == connection.session.id else set()
+        rung = likely | (_wakeups(known, paths) if session == connection.session.id else set())
         _ring(connection, rung)
         _ring(connection, _wakeups(self._read(connection), paths) - rung)
 
@@ -80,7 +86,7 @@ class Watchers:
         return watchers
 
 
-def _ring(connection: Connection, wakeups: set[str]) -> None:
+def _ring(connection: Connection, wakeups: Set[str]) -> None:
     if wakeups:
         connection.store.multi_set([*wakeups], [b"1"] * len(wakeups))
 
