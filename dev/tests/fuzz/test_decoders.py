@@ -85,7 +85,7 @@ def test_value_on_a_lease(data: bytes) -> None:
     heartbeats.parse(Snapshot({"nodes/0/x.1": Entry(data, 1, 1)}, 1))
 
 
-_PAGE = values.Page().written("control/state", b"ab").written("control/leader", b"").pack()
+_PAGE = values.Page().written("control/state", b"ab", "w").written("control/leader", b"", "w").pack()
 
 
 @fuzzed(2000)

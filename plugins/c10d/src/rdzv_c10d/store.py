@@ -50,7 +50,7 @@ class Store(Protocol):
     ``get``, ``wait`` and ``multi_get`` block until the keys exist; nothing else does. For ``set``, ``multi_set`` and
     ``append`` a TCPStore does not even wait for an answer. ``compare_set`` writes if the value is the expected one
     (empty: if there is none), and returns the present value; for a missing key that is what was expected, whatever it
-    is, and all who wait for that key are told that it is there. ``has_extended_api`` says whether ``append`` and
+    is, and all who wait for that key wake as if it were there. ``has_extended_api`` says whether ``append`` and
     ``multi_get`` are one step each.
     """
 
