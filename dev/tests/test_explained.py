@@ -36,25 +36,37 @@ while world.world_size > int(sys.argv[2]):
 """
 
 HANGS = """
-import rdzv, sys, threading, time
+import pathlib, rdzv, sys, threading, time
 world = rdzv.current()
 print(f"round {world.round}: rank {world.rank} of {world.world_size}, restart {world.restart_count}", flush=True)
-for step in range(15):
-    if step == 10 and world.round <= int(sys.argv[2]) and sys.argv[1] == "before":
-        threading.Event().wait()
-    if sys.argv[1] != "silent":
-        world.progress(step)
-    if step == 10 and world.round <= int(sys.argv[2]) and sys.argv[1] in ("after", "silent"):
-        threading.Event().wait()
-    time.sleep(0.01)
-    world.store.add(f"at {step}", 1)
-    while int(world.store.get(f"at {step}")) < world.world_size:
+how, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+
+def report():
+    if how != "silent":
+        world.progress(9 if how == "before" else 10)
+
+def report_until(pattern, count):
+    while len(list(folder.glob(pattern))) < count:
+        report()
         time.sleep(0.01)
+
+report()
+(folder / f"round {world.round} rank {world.rank}").touch()
+report_until(f"round {world.round} rank *", world.world_size)
+if world.round == 1:
+    if how == "works":
+        report_until("one hangs", 1)
+    (folder / "one hangs").touch()
+    threading.Event().wait()
 """
-"""All wait for all in each step. A node hangs before it reports step 10, ``after`` that, or reports nothing at all."""
+"""In round 1 a node hangs before it reports step 10, ``after`` that, or reports nothing at all; the others wait for it.
+
+It hangs once all have reported, and the others fall silent after it. They tell each other by files: what a call of a
+service takes on a busy machine is no silence.
+"""
 
 RESTARTS = ("--max-restarts", "9")
-HANG = ("--hang-timeout", "1")
+HANG = ("--hang-timeout", "2")
 
 COSTS = "that failure costs no restart: (.*)"
 
@@ -96,8 +108,8 @@ def test_a_node_that_fails_without_a_loss_ends_and_the_others_go_on(agents: Agen
 def test_the_node_that_is_behind_pays_for_a_hang(agents: Agents, tmp_path: Path, most: int) -> None:
     job = program(tmp_path, HANGS)
     arguments = (*HANG, "--max-restarts", str(most))
-    good = [start(agents, name, *job, "works", "1", nnodes="2:3", arguments=arguments) for name in "ac"]
-    bad = start(agents, "b", *job, "before", "1", nnodes="2:3", arguments=arguments)
+    good = [start(agents, name, *job, "works", str(tmp_path), nnodes="2:3", arguments=arguments) for name in "ac"]
+    bad = start(agents, "b", *job, "before", str(tmp_path), nnodes="2:3", arguments=arguments)
     assert bad.ends(60) == (0 if most else 1)
     assert [node.ends(60) for node in good] == [0, 0]
     # A node that learns of the next world at once is not told of the last one's failure, but for its own.
@@ -118,8 +130,8 @@ def test_where_none_is_behind_each_pays_for_itself_and_none_is_quarantined(
 ) -> None:
     job = program(tmp_path, HANGS)
     arguments = (*HANG, *RESTARTS)
-    good = [start(local, name, *job, "works", "1", nnodes="1:3", arguments=arguments) for name in "ac"]
-    bad = start(local, "b", *job, how, "1", nnodes="1:3", arguments=arguments)
+    good = [start(local, name, *job, "works", str(tmp_path), nnodes="1:3", arguments=arguments) for name in "ac"]
+    bad = start(local, "b", *job, how, str(tmp_path), nnodes="1:3", arguments=arguments)
     assert [node.ends(90) for node in (*good, bad)] == [0, 0, 0]
     said = "\n".join(node.said for node in (*good, bad))
     assert "restart 1 of 9" in said
