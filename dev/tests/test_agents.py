@@ -215,7 +215,7 @@ class TestExitCodes:
         assert "Traceback" not in node.said
 
     def test_3_when_the_rendezvous_times_out(self, local: Agents) -> None:
-        node = local.start("true", nnodes="2", options={"join_timeout": 1})
+        node = local.start("true", nnodes="2", options={"join_timeout": 3})
         assert node.ends() == 3
         assert "1 is missing" in node.said
 

@@ -342,7 +342,7 @@ def test_a_node_whose_join_times_out_disturbs_no_other(local: Nodes, work: Path,
     two = [local.start(work, nnodes="2") for _ in range(2)]
     for node in two:
         node.says("rank . of 2", limit=PATIENCE)
-    late = local.start(work, nnodes="2", options={"join_timeout": 1})
+    late = local.start(work, nnodes="2", options={"join_timeout": 3})
     assert late.ends(PATIENCE) != 0
     assert "elastic.rendezvous.api.RendezvousTimeoutError: " in late.said
     go_on_for(1.0, *two)

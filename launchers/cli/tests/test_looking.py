@@ -105,6 +105,8 @@ def test_a_run_whose_nodes_went_before_they_had_a_world_is_unknown(
     shared: Shared, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gives_up = shared.node(nodes=2, join_timeout=0.5)
+    # To start its threads takes a busy machine a while, which is not part of that time.
+    assert not gives_up.is_closed()
     with pytest.raises(RendezvousTimeoutError):
         gives_up.next_rendezvous()
     gives_up.leave()

@@ -59,9 +59,9 @@ def _torchs_handler() -> Iterator[None]:
 
 @contextmanager
 def node(register: Register, least: int) -> Iterator[TorchrunHandler]:
-    """A node whose calls go to that register."""
-    span = timedelta(seconds=0.4)
-    timeout = rdzv.RendezvousTimeout(join=span, last_call=span / 40, close=span, heartbeat=span)
+    """A node whose calls go to that register; one that never has a world gives up soon."""
+    soon, late = timedelta(seconds=0.4), timedelta(seconds=60)
+    timeout = rdzv.RendezvousTimeout(join=late if least == 1 else soon, last_call=soon / 40, close=late, heartbeat=late)
     bare = rdzv.DynamicRendezvousHandler.from_backend(
         "job",
         None,
