@@ -1,9 +1,11 @@
 """How many round trips lie one after the other in what a node waits for: flights, whatever the clock says."""
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
+from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
 from rdzv_conformance.meanwhile import follow
 from rdzv_conformance.servers import ZooKeeperServer
 from rdzv_core.backend import ABSENT
@@ -77,3 +79,19 @@ def test_an_arrival_in_flights(
     assert sorted(control.entries) == ["control/leader", "control/state"]
     for lease in leases:
         lease.revoke(CALL)
+
+
+@pytest.mark.parametrize("number", [1, 255, 256, 257, 600])
+def test_what_is_asked_along_with_a_session_may_take_more_than_one_flight(
+    shared_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    session = connect(shared_zookeeper.get_endpoint()).link.session
+    flights = Flights(monkeypatch)
+    # The kind of an answer tells which request it belongs to.
+    requests = [(GetData if place % 3 else GetChildren)("/zookeeper", False) for place in range(number)]
+    deadline = time.monotonic() + CALL
+    count, replies = flights.of(
+        lambda: session.use(lambda one: one.exchange(requests, deadline), deadline, first=requests)
+    )
+    assert count == (number + 255) // 256
+    assert [type(reply.result) for reply in replies] == [tuple if place % 3 else list for place in range(number)]

@@ -31,6 +31,11 @@ _PROBE_AFTER: Final = 0.5
 until the next one comes. A server that a thousand clients ask at once is slower than a fifth of a second."""
 
 
+def opening(begun: Sequence[wire.Request]) -> bytes:
+    """What is sent before there is a channel that has `begun` with these requests: the first flight of them."""
+    return b"".join(wire.frame(request, number) for number, request in enumerate(begun[:_PER_FLIGHT], 1))
+
+
 class Channel:
     """See above.
 
@@ -38,8 +43,7 @@ class Channel:
         client: The servers.
         on_event: Hears the path of every node that changes under a watch, and whether it was created.
         timeout: The seconds of silence that the session outlasts.
-        begun: Requests that were sent already, numbered from 1. The call that exchanges these very ones gets the
-            answers.
+        begun: Requests whose `opening` was sent already. The call that exchanges these very ones gets the answers.
 
     Attributes:
         line: To which server.
@@ -63,7 +67,7 @@ class Channel:
         self._turns = Turns()
         self._number = 0
         # The numbers and requests whose answers have not come, with these.
-        self._pending = deque(self._flight(begun))
+        self._pending = deque(self._flight(begun[:_PER_FLIGHT]))
         self._begun = begun, [answer for _, _, answer in self._pending]
         self._asked = time.monotonic()
 
@@ -76,7 +80,7 @@ class Channel:
         """
         replies: list[wire.Reply] = []
         for start in range(0, len(requests), _PER_FLIGHT):
-            if requests is self._begun[0]:
+            if start == 0 and requests is self._begun[0]:
                 flight = self._begun[1]
             else:
                 flight = self.send(requests[start : start + _PER_FLIGHT], deadline, applied=start > 0)

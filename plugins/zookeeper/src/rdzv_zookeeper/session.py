@@ -15,7 +15,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_transport import EndpointError, FailoverClient, Member, ReplyLostError
 
 from . import wire
-from .channel import Channel
+from .channel import Channel, opening
 from .failures import NotZooKeeperError, SessionEndedError, explain
 from .security import Login
 
@@ -188,8 +188,7 @@ class Session:
 
     def _attach(self, identity: Identity, begun: Sequence[wire.Request], deadline: float) -> wire.Line:
         """Connect the session, or make one, at whichever server takes it."""
-        requests = b"".join(wire.frame(request, number) for number, request in enumerate(begun, 1))
-        attempt = partial(self._attach_to, identity, self.login.opening + requests)
+        attempt = partial(self._attach_to, identity, self.login.opening + opening(begun))
         line, self.identity = self.client.try_members(attempt, deadline - time.monotonic())
         return line
 
