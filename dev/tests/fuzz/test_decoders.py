@@ -93,7 +93,7 @@ _PAGE = values.Page().written("control/state", b"ab", "w").written("control/lead
 def test_page_of_c10d(header: bytes, rest: bytes) -> None:
     found = _read(values.Page.parse, header + b"\n" + rest)
     if found is not None:
-        again = found.written("control/new", b"c")
+        again = found.written("control/new", b"c", "w")
         assert _read(values.Page.parse, again.pack()) in (again, None)
 
 
