@@ -186,8 +186,11 @@ class FaultProxy:
             yield data
 
     def _release(self, end: socket.socket, stack: ExitStack) -> None:
-        """Have an end closed, and no longer hung up from elsewhere."""
+        """Have an end closed, and no longer hung up from elsewhere; what is sent by it goes at once."""
         stack.enter_context(end)
+        with suppress(OSError):
+            # Else the second of two small pieces waits for the first one's acknowledgement, 40 ms.
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stack.callback(self._forget, end)
 
     def _forget(self, end: socket.socket) -> None:
