@@ -1,6 +1,7 @@
 """What a node costs the store, in calls, counted where they leave Python."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,9 @@ from rdzv_conformance.deadlines import eventually
 from rdzv_core.backend import ABSENT, PutOutcome, Token
 from rdzv_core.errors import RendezvousTimeoutError
 
+from rdzv_c10d.backend import C10dRendezvousBackend
 from rdzv_c10d.round_store import RoundStore
-from rdzv_c10d.store import stores
+from rdzv_c10d.store import peek, stores
 from rdzv_c10d.watchers import Watchers
 
 from .clients import CALL, Connect, ForkedStore
@@ -138,18 +140,28 @@ def test_who_reads_the_page_wakes_none_who_waits_for_it(
     assert all_calls["get"] <= 2
 
 
+def watched(backend: C10dRendezvousBackend) -> bytes:
+    shared = backend._uses.get().shared
+    return (
+        shared.pool.call(
+            lambda connection: peek(connection.store, "rdzv/run/watchers"), time.monotonic() + CALL, lambda: None
+        )
+        or b""
+    )
+
+
 def test_who_has_written_the_page_is_rung_before_it_is_known_to_watch(
     server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader, node = connect(server.endpoint), connect(server.endpoint.replace("127.0.0.1", "localhost"))
-    leader.put("control/leader", b"x", expect=ABSENT, timeout=CALL)
-    node.read_all("control", timeout=CALL)
     since = leader.read_all("nodes", timeout=CALL)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(leader.wait, "nodes", since, timeout=60)
         watch = leader._uses.get().shared.watches
-        eventually(lambda: watch.wakeup.is_started and watch.wakeup._session is not None, "it waits")
-        # The node never learns who watches.
+        eventually(lambda: watch.wakeup.key.encode() in watched(leader), "it waits")
+        leader.put("control/leader", b"x", expect=ABSENT, timeout=CALL)
+        # The node learns of it by the page alone.
+        node.read_all("control", timeout=CALL)
         monkeypatch.setattr(Watchers, "_read", lambda *_: ())
         node.put("nodes/0/a", b"x", expect=ABSENT, timeout=CALL)
         assert waiting.result(CALL).entries["nodes/0/a"].value == b"x"

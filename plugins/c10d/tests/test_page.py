@@ -57,7 +57,7 @@ def store() -> Counted:
 
 def client(store: Any, session: str = "session") -> tuple[SharedPage, Connection]:
     """A process: what it knows of the page, and its connection."""
-    return SharedPage("page", "wakeup"), Connection(store, Session(session, ""))
+    return SharedPage("page"), Connection(store, Session(session, ""))
 
 
 def put(page: SharedPage, connection: Connection, value: bytes, expect: Any = ANY) -> PutOutcome:

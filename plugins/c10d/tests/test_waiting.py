@@ -142,7 +142,7 @@ def test_each_thread_that_waits_for_the_listener_gets_an_error_of_its_own(
     locator = GivenLocator(store)
     monkeypatch.setattr(locator, "connect", connect)
     pool = ConnectionPool(locator, "rdzv/run/")
-    wakeup = WakeupKey(pool, "wakeup")
+    wakeup = WakeupKey(pool)
     with ThreadPoolExecutor(2) as threads:
         starts = [threads.submit(wakeup.start, time.monotonic() + CALL) for _ in range(2)]
         eventually(lambda: len(wakeup._changed._waiters) == 2, "both to wait")  # type: ignore[attr-defined]
@@ -164,7 +164,7 @@ def test_who_waits_for_a_connection_ends_with_the_backend(store: Any, monkeypatc
     locator = GivenLocator(store)
     monkeypatch.setattr(locator, "connect", connect)
     pool = ConnectionPool(locator, "rdzv/run/")
-    wakeup = WakeupKey(pool, "wakeup")
+    wakeup = WakeupKey(pool)
     with in_background(lambda: wakeup.start(time.monotonic() + CALL)) as starting:
         eventually(lambda: len(wakeup._changed._waiters) == 1, "it to wait")  # type: ignore[attr-defined]
         wakeup.close()
@@ -189,7 +189,7 @@ def test_who_waits_after_the_end_does_not_ask_again_and_again(store: Any) -> Non
 def test_a_ring_that_fell_on_a_key_which_is_removed_is_heard(store: Any, looked: bool) -> None:
     """Who waits is woken before the removal, and once more after it if it may have looked before."""
     pool = ConnectionPool(GivenLocator(store), "rdzv/run/")
-    wakeup = WakeupKey(pool, "wakeup")
+    wakeup = WakeupKey(pool)
     rings: list[int] = []
 
     class Removing(Failing):

@@ -46,14 +46,13 @@ class PageVersion(NamedTuple):
 class SharedPage:
     """Reads and writes the page of one run. Keeps the last version that was seen; any number of threads may use it.
 
-    Args:
-        key: See `Layout.page`.
-        wakeup: The wakeup key of this process.
+    Attributes:
+        wakeup: The wakeup key of this process, once it watches what is beside the page.
     """
 
-    def __init__(self, key: str, wakeup: str) -> None:
+    def __init__(self, key: str) -> None:
         self._key = key
-        self._wakeup = wakeup
+        self.wakeup = ""
         self._known: dict[str, Page] = {}
         self._learning = threading.Lock()
 
@@ -92,7 +91,7 @@ class SharedPage:
         page, fresh = self.known(connection.session.id), False
         for _ in attempts(path):
             if page is not None and matches(page.entries.get(path), expect):
-                new = page.written(path, value, self._wakeup)
+                new = page.written(path, value, self.wakeup)
                 commit()
                 page = self._write(connection, page, new)
                 if page is new:

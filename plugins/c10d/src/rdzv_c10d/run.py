@@ -51,16 +51,14 @@ class Run:
         root: What its keys begin with.
 
     Attributes:
-        wakeup: The wakeup key of this process.
         page: Where all is for which `is_on_page` holds.
     """
 
     def __init__(self, root: str) -> None:
         self._layout = layout = Layout(root)
         self._logs = Logs(layout)
-        self.wakeup = f"rdzv-c10d/wakeup/{nonce()}"
         self._watchers = Watchers(layout)
-        self.page = SharedPage(layout.page(), self.wakeup)
+        self.page = SharedPage(layout.page())
 
     def read(self, connection: Connection, path: str) -> Entry | None:
         """Read one key."""
@@ -119,6 +117,7 @@ class Run:
 
     def watch(self, connection: Connection, watcher: Watcher) -> None:
         """See `Watchers.add`."""
+        self.page.wakeup = watcher.wakeup
         self._watchers.add(connection, watcher)
 
     def unwatch(self, connection: Connection, watcher: Watcher) -> None:
@@ -178,9 +177,9 @@ class Run:
             self._ring(connection, gone)
 
     def _ring(self, connection: Connection, paths: list[str]) -> None:
-        # Who has written the page leads, it seems, and then it watches all that is beside it.
+        # Who watched when it wrote the page leads, it seems, and watches still.
         page = self.page.known(connection.session.id)
-        writer = {page.wakeup} - {"", self.wakeup} if page is not None else set()
+        writer = {page.wakeup} - {"", self.page.wakeup} if page is not None else set()
         self._watchers.ring(connection, paths, writer)
 
     def _remove_one(self, connection: Connection, path: str, logged: Frame | None) -> bool:

@@ -115,7 +115,8 @@ class Page:
         entries: By path.
         created: How many keys were ever created here: their order.
         version: How many pages came before this one; 0: none was written yet.
-        wakeup: The wakeup key of the process that has put a value there last; empty: some were removed since.
+        wakeup: The wakeup key of the process that has put a value there last; empty: it did not watch what is beside
+            the page, or some values were removed since.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
@@ -159,7 +160,7 @@ class Page:
         return {path: entry for path, entry in self.entries.items() if contains(prefix, path)}
 
     def written(self, path: str, value: bytes, wakeup: str) -> Self:
-        """The next page: this one with one more write, by the process with that wakeup key."""
+        """The next page: this one with one more write, by a process with that wakeup key."""
         there = self.entries.get(path)
         created = self.created + (there is None)
         entry = Entry(value, Version(nonce()), created if there is None else there.order)

@@ -13,6 +13,7 @@ from typing import ClassVar
 from .listener import Listener, await_key
 from .pool import Check, ConnectionPool
 from .store import Connection
+from .values import nonce
 
 
 class WakeupKey(Listener):
@@ -25,9 +26,9 @@ class WakeupKey(Listener):
 
     thread: ClassVar[str] = "rdzv-c10d-wakeup"
 
-    def __init__(self, connections: ConnectionPool, key: str) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         super().__init__(connections)
-        self.key = key
+        self.key = f"rdzv-c10d/wakeup/{nonce()}"
         self.rings = 0
         # Whether a look has begun since it rang last.
         self._is_looked_at = False

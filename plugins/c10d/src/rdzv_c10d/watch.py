@@ -48,7 +48,7 @@ class Watches:
     """
 
     def __init__(self, connections: ConnectionPool, run: Run) -> None:
-        self.wakeup = WakeupKey(connections, run.wakeup)
+        self.wakeup = WakeupKey(connections)
         self._page = PageWatch(connections, run.page)
         connections.on_lost = self._note_loss
         # Those that no call has waited for lately, until a thread has taken them out to forget them.
