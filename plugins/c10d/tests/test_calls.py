@@ -154,17 +154,30 @@ def test_who_has_written_the_page_is_rung_before_it_is_known_to_watch(
     server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader, node = connect(server.endpoint), connect(server.endpoint.replace("127.0.0.1", "localhost"))
+    # The list of those who watch is empty now, and it does not look at it again.
+    node.read_all("control", timeout=CALL)
+    monkeypatch.setattr(Watchers, "_read", lambda *_: ())
     since = leader.read_all("nodes", timeout=CALL)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(leader.wait, "nodes", since, timeout=60)
         watch = leader._uses.get().shared.watches
         eventually(lambda: watch.wakeup.key.encode() in watched(leader), "it waits")
         leader.put("control/leader", b"x", expect=ABSENT, timeout=CALL)
-        # The node learns of it by the page alone.
         node.read_all("control", timeout=CALL)
-        monkeypatch.setattr(Watchers, "_read", lambda *_: ())
         node.put("nodes/0/a", b"x", expect=ABSENT, timeout=CALL)
         assert waiting.result(CALL).entries["nodes/0/a"].value == b"x"
+
+
+def test_a_round_store_rings_no_leader(server: ForkedStore, connect: Connect, all_calls: Counter[str]) -> None:
+    leader, node = connect(server.endpoint), connect(server.endpoint.replace("127.0.0.1", "localhost"))
+    leader.wait("nodes", leader.read_all("nodes", timeout=CALL), timeout=0.05)
+    leader.put("control/leader", b"x", expect=ABSENT, timeout=CALL)
+    node.read_all("control", timeout=CALL)
+    all_calls.clear()
+    node.put("rounds/1/a", b"x", expect=ABSENT, timeout=CALL)
+    assert not all_calls["multi_set"]
+    node.put("nodes/0/a", b"x", expect=ABSENT, timeout=CALL)
+    assert all_calls["multi_set"]
 
 
 def test_who_gets_from_a_round_store_wakes_none_who_waits_for_that(

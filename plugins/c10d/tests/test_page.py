@@ -250,6 +250,30 @@ def test_who_waits_is_woken_by_the_write(backends: Any) -> None:
         assert waiting.result(CALL).entries.keys() == {"control/status"}
 
 
+@pytest.mark.parametrize("raw", [b"x", Page({}, 1, 7).pack()])
+def test_who_waits_learns_of_a_version_that_is_not_ours(server: ForkedStore, connect: Connect, raw: bytes) -> None:
+    waiter = connect(server.endpoint)
+    host, _, port = server.endpoint.partition(":")
+    stranger = stores().TCPStore(host, int(port), is_master=False)
+    since = waiter.read_all("control", timeout=CALL)
+    with in_background(lambda: waiter.wait("control", since, timeout=60.0)) as waiting:
+        eventually(lambda: watch_of(waiter)._waiting is not None, "the wait for the next version")
+        stranger.set("rdzv/run/page/1", raw)
+        assert isinstance(waiting.exception(CALL), RendezvousStateError)
+
+
+def test_an_empty_version_is_none(server: ForkedStore, connect: Connect) -> None:
+    waiter = connect(server.endpoint)
+    host, _, port = server.endpoint.partition(":")
+    stranger = stores().TCPStore(host, int(port), is_master=False)
+    since = waiter.read_all("control", timeout=CALL)
+    with in_background(lambda: waiter.wait("control", since, timeout=60.0)) as waiting:
+        eventually(lambda: watch_of(waiter)._waiting is not None, "the wait for the next version")
+        stranger.set("rdzv/run/page/1", b"")
+        apart(connect, server).put(STATE, b"x", expect=ANY, timeout=CALL)
+        assert waiting.result(CALL).entries[STATE].value == b"x"
+
+
 def test_a_close_ends_the_thread_at_once(backends: Any, capfd: pytest.CaptureFixture[str]) -> None:
     waiter, _ = backends
     since = waiter.read_all("control", timeout=CALL)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -241,10 +242,12 @@ def test_any_store_of_torchs_may_be_brought(kind: str, tmp_path: Path) -> None:
         "TCPStore": lambda: torch.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),
         "PrefixStore": lambda: torch.PrefixStore("a", torch.PrefixStore("b", torch.HashStore())),
     }[kind]()
+    made.set_timeout(timedelta(seconds=0.5))
     one, other = C10dRendezvousBackend(made, "run"), C10dRendezvousBackend(made, "run")
     since = one.read_all("control", timeout=CALL)
     other.put("control/state", b"x", expect=ANY, timeout=CALL)
     assert one.wait("control", since, timeout=CALL).entries["control/state"].value == b"x"
+    assert made.timeout == timedelta(seconds=0.5)
     one.close()
     other.close()
     made.set("mine", "still")

@@ -497,3 +497,14 @@ def test_an_old_snapshot_may_come_from_anywhere(backend: C10dRendezvousBackend) 
     backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
     for since in (Snapshot(), Snapshot({}, 17), Snapshot({}, "later")):
         assert backend.wait("nodes", since, timeout=CALL).entries.keys() == {"nodes/a"}
+
+
+def test_a_look_that_would_end_too_late_is_put_off_once(backend: C10dRendezvousBackend) -> None:
+    watches = backend._uses.get().shared.watches
+    with watches._watches.using("nodes") as watch:
+        watch._took, watch._heard, watch._look_at = 0.5, 0, 30.0
+        assert watch._look_time(rings=0, now=9.0, deadline=10.0) == 10.0, "it was not rung"
+        assert watch._look_time(rings=1, now=9.0, deadline=10.0) == 9.0, "it was"
+        for _ in range(2):
+            assert watch._look_time(rings=1, now=9.6, deadline=10.0) == 10.0, "too late for an answer"
+        assert watch._look_time(rings=1, now=10.0, deadline=10.1) == 10.0, "the next wait looks, however short"

@@ -140,9 +140,19 @@ def await_key(connection: Connection, key: str) -> None:
 
 
 def await_value(connection: Connection, key: str) -> bytes:
-    """The value of a key as soon as there is one; empty: there was none in a day, or perhaps there is none yet."""
-    connection.store.set_timeout(_LONG)
-    return _for_a_day(lambda: connection.store.get(key)) or b""
+    """The value of a key as soon as there is one; empty: there was none in a day, or perhaps there is none yet.
+
+    The key of a store without a descriptor is there: such a store may be the user's own, who has set its timeout.
+    """
+    if connection.descriptor is None:
+        return bytes(connection.store.get(key))
+    store = connection.store
+    before = store.timeout
+    store.set_timeout(_LONG)
+    try:
+        return _for_a_day(lambda: store.get(key)) or b""
+    finally:
+        store.set_timeout(before)
 
 
 def _for_a_day(wait: Callable[[], _T]) -> _T | None:

@@ -22,7 +22,8 @@ from .values import Page
 _LOOK: Final = 30.0
 """Seconds without a word of the store after which a waiter asks it whether it still answers."""
 _POLL_INTERVAL: Final = 0.01
-"""Seconds between two looks where no thread may wait in torch: as often as torch looks at a file."""
+"""Seconds between two looks where no thread may wait in torch, as often as torch looks at a file; and after a wait that
+brought nothing."""
 
 
 class PageWatch(Listener):
@@ -74,7 +75,7 @@ class PageWatch(Listener):
                     raise
                 return
             self._await_version(PageVersion(seen.session, asked), min(deadline, self._heard_at + _LOOK), check_open)
-            if time.monotonic() >= self._heard_at + _LOOK:
+            if time.monotonic() >= self._heard_at + _LOOK or self._has_failed(seen.session):
                 self._look(prefix, deadline, check_open)
 
         with self.listening():
@@ -94,6 +95,10 @@ class PageWatch(Listener):
         with self._changed:
             if self._waiting is not None:
                 self._to_close.enter_context(self._waiting.end_wait())
+
+    def _has_failed(self, session: str) -> bool:
+        """Whether the thread that listens has ended, though the store is there: a look says why."""
+        return self._listening is not None and self._listening.done() and self._is_current(session)
 
     def _is_current(self, session: str) -> bool:
         now = self._connections.session
@@ -142,6 +147,9 @@ class PageWatch(Listener):
             self._told = self._page.follow(connection, page, raw)
             self._heard_at = time.monotonic()
             self.wake()
+        else:
+            # Some client that is not ours keeps it empty, or wakes us for nothing.
+            self._ended.wait(_POLL_INTERVAL)
 
     def _await_value(self, connection: Connection, key: str) -> bytes:
         """Wait for a key; empty: it is not there, or the thread is to end, and its connection is of no use any more."""

@@ -144,7 +144,7 @@ class RoundStore(KeyValueStore):
         # torch adds to what begins like a number, and hangs up on who adds to anything else.
         value: bytes | None = None
         if raw not in self._counters or abs(amount) > _MOST // 2:
-            value = self._call(lambda store: _value(store, raw), deadline)
+            value = self._call(lambda store: _present(store, [raw])[0], deadline)
             self._check_counter(key, value)
             _know(self._counters, raw)
         if _LEAST <= amount <= _MOST and _LEAST <= int(value or 0) + amount <= _MOST:

@@ -177,8 +177,8 @@ class Run:
             self._ring(connection, gone)
 
     def _ring(self, connection: Connection, paths: list[str]) -> None:
-        # Who watched when it wrote the page leads, it seems, and watches still.
-        page = self.page.known(connection.session.id)
+        # Who watched when it wrote the page leads, it seems, and watches still; but no round's store.
+        page = self.page.known(connection.session.id) if top_of(paths[0]) != _STORES else None
         writer = {page.wakeup} - {"", self.page.wakeup} if page is not None else set()
         self._watchers.ring(connection, paths, writer)
 

@@ -201,16 +201,17 @@ class _Watch:
         began, self._put_off = time.monotonic(), None
 
         def look(connection: Connection) -> Snapshot:
+            connected = time.monotonic()
             # First of all: what was idle may be this very prefix.
             self._watches.forget_idle(connection)
             self._register(connection, session)
             entries = self._run.read_all(connection, self._watcher.prefix)
             # The answer says that the store has got what was sent before.
             self._session = session
+            self._took = time.monotonic() - connected
             return Snapshot(entries, Moment(began, time.monotonic()))
 
         self._now = self._connections.call(look, deadline, check_open)
-        self._took = time.monotonic() - began
         # Only now: a look that got no answer in time has heard nothing.
         self._heard = heard
         self._look_at = began + (_LOOK_QUIET if self._quiet else _LOOK)
