@@ -76,6 +76,11 @@ class Connect(Protocol):
     def __call__(self, endpoint: str, run_id: str = "run", **options: Any) -> C10dRendezvousBackend: ...
 
 
+def apart(connect: Connect, server: ForkedStore) -> C10dRendezvousBackend:
+    """A client that shares nothing with those of `connect`."""
+    return connect(server.endpoint, is_host=None)
+
+
 def tcp_client(endpoint: str, run_id: str, **options: Any) -> C10dRendezvousBackend:
     """A client of the TCPStore at an endpoint, which does not serve it unless `options` say so."""
     # An option that is None is one that is not given.

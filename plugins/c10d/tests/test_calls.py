@@ -19,7 +19,7 @@ from rdzv_c10d.round_store import RoundStore
 from rdzv_c10d.store import peek, stores
 from rdzv_c10d.watchers import Watchers
 
-from .clients import CALL, Connect, ForkedStore
+from .clients import CALL, Connect, ForkedStore, apart
 
 _METHODS = (
     "set",
@@ -126,8 +126,7 @@ def test_a_round_store_costs_what_torchs_own_does(server: ForkedStore, connect: 
 def test_who_reads_the_page_wakes_none_who_waits_for_it(
     server: ForkedStore, connect: Connect, all_calls: Counter[str]
 ) -> None:
-    # By another name it is another store to this process: they share no connection, and know nothing of each other.
-    backend, other = connect(server.endpoint), connect(server.endpoint.replace("127.0.0.1", "localhost"))
+    backend, other = connect(server.endpoint), apart(connect, server)
     since = backend.read_all("control", timeout=CALL)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(backend.wait, "control", since, timeout=60)
@@ -153,7 +152,7 @@ def watched(backend: C10dRendezvousBackend) -> bytes:
 def test_who_has_written_the_page_is_rung_before_it_is_known_to_watch(
     server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader, node = connect(server.endpoint), connect(server.endpoint.replace("127.0.0.1", "localhost"))
+    leader, node = connect(server.endpoint), apart(connect, server)
     # The list of those who watch is empty now, and it does not look at it again.
     node.read_all("control", timeout=CALL)
     monkeypatch.setattr(Watchers, "_read", lambda *_: ())
@@ -169,7 +168,7 @@ def test_who_has_written_the_page_is_rung_before_it_is_known_to_watch(
 
 
 def test_a_round_store_rings_no_leader(server: ForkedStore, connect: Connect, all_calls: Counter[str]) -> None:
-    leader, node = connect(server.endpoint), connect(server.endpoint.replace("127.0.0.1", "localhost"))
+    leader, node = connect(server.endpoint), apart(connect, server)
     leader.wait("nodes", leader.read_all("nodes", timeout=CALL), timeout=0.05)
     leader.put("control/leader", b"x", expect=ABSENT, timeout=CALL)
     node.read_all("control", timeout=CALL)
@@ -183,10 +182,7 @@ def test_a_round_store_rings_no_leader(server: ForkedStore, connect: Connect, al
 def test_who_gets_from_a_round_store_wakes_none_who_waits_for_that(
     server: ForkedStore, connect: Connect, all_calls: Counter[str]
 ) -> None:
-    store, other = (
-        RoundStore(connect(server.endpoint)),
-        RoundStore(connect(server.endpoint.replace("127.0.0.1", "localhost"))),
-    )
+    store, other = RoundStore(connect(server.endpoint)), RoundStore(apart(connect, server))
     other.set_timeout(timedelta(milliseconds=1))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(store.get, "value")

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from rdzv_c10d.page_watch import PageWatch
 from rdzv_c10d.store import Connection, Session, stores
 from rdzv_c10d.values import Page
 
-from .clients import CALL, Connect, ForkedStore
+from .clients import CALL, Connect, ForkedStore, apart
 
 STATE = "control/state"
 
@@ -220,13 +221,21 @@ def backends(request: pytest.FixtureRequest, server: ForkedStore, connect: Conne
         backend.close()
 
 
-def apart(connect: Connect, server: ForkedStore) -> C10dRendezvousBackend:
-    """A client that shares nothing with those of `connect`."""
-    return connect(server.endpoint, is_host=None)
-
-
 def watch_of(backend: C10dRendezvousBackend) -> PageWatch:
     return backend._uses.get().shared.watches._page
+
+
+@contextmanager
+def waiting_while_a_stranger_writes(server: ForkedStore, connect: Connect, raw: bytes) -> Iterator[Any]:
+    """A wait that has begun before a client that is not ours writes the first version."""
+    waiter = connect(server.endpoint)
+    host, _, port = server.endpoint.partition(":")
+    stranger = stores().TCPStore(host, int(port), is_master=False)
+    since = waiter.read_all("control", timeout=CALL)
+    with in_background(lambda: waiter.wait("control", since, timeout=60.0)) as waiting:
+        eventually(lambda: watch_of(waiter)._waiting is not None, "the wait for the next version")
+        stranger.set("rdzv/run/page/1", raw)
+        yield waiting
 
 
 def test_who_waits_is_woken_by_the_write(backends: Any) -> None:
@@ -252,24 +261,12 @@ def test_who_waits_is_woken_by_the_write(backends: Any) -> None:
 
 @pytest.mark.parametrize("raw", [b"x", Page({}, 1, 7).pack()])
 def test_who_waits_learns_of_a_version_that_is_not_ours(server: ForkedStore, connect: Connect, raw: bytes) -> None:
-    waiter = connect(server.endpoint)
-    host, _, port = server.endpoint.partition(":")
-    stranger = stores().TCPStore(host, int(port), is_master=False)
-    since = waiter.read_all("control", timeout=CALL)
-    with in_background(lambda: waiter.wait("control", since, timeout=60.0)) as waiting:
-        eventually(lambda: watch_of(waiter)._waiting is not None, "the wait for the next version")
-        stranger.set("rdzv/run/page/1", raw)
+    with waiting_while_a_stranger_writes(server, connect, raw) as waiting:
         assert isinstance(waiting.exception(CALL), RendezvousStateError)
 
 
 def test_an_empty_version_is_none(server: ForkedStore, connect: Connect) -> None:
-    waiter = connect(server.endpoint)
-    host, _, port = server.endpoint.partition(":")
-    stranger = stores().TCPStore(host, int(port), is_master=False)
-    since = waiter.read_all("control", timeout=CALL)
-    with in_background(lambda: waiter.wait("control", since, timeout=60.0)) as waiting:
-        eventually(lambda: watch_of(waiter)._waiting is not None, "the wait for the next version")
-        stranger.set("rdzv/run/page/1", b"")
+    with waiting_while_a_stranger_writes(server, connect, b"") as waiting:
         apart(connect, server).put(STATE, b"x", expect=ANY, timeout=CALL)
         assert waiting.result(CALL).entries[STATE].value == b"x"
 

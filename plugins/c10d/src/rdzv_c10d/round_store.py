@@ -166,21 +166,22 @@ class RoundStore(KeyValueStore):
 
         values = self._until_found(look, raws, deadline) if keys else []
         if values is None:
-            missing = [key for key in dict.fromkeys(keys) if not self._are_present([key], deadline)]
             # One may be there, and be a queue.
-            raise self._lacks(missing or keys, started)
+            raise self._lacks(self._missing(keys, deadline) or keys, started)
         return values
 
     def _are_present(self, keys: Sequence[str], deadline: float) -> bool:
         raws = [self._path(key) for key in keys]
         return self._call(lambda store: store.check(raws), deadline)
 
+    def _missing(self, keys: Sequence[str], deadline: float) -> list[str]:
+        return [key for key in dict.fromkeys(keys) if not self._are_present([key], deadline)]
+
     def _await_present(self, keys: Sequence[str], deadline: float) -> None:
         raws, started = [self._path(key) for key in keys], time.monotonic()
         while keys and not self._are_present(keys, deadline):
             if time.monotonic() >= deadline:
-                missing = [key for key in dict.fromkeys(keys) if not self._are_present([key], deadline)]
-                raise self._lacks(missing, started)
+                raise self._lacks(self._missing(keys, deadline), started)
             self._await_raws(raws, deadline)
 
     def _call(self, work: Callable[[Store], _T], deadline: float, *, repeatable: bool = True) -> _T:
