@@ -150,9 +150,10 @@ def test_the_engine_stays_small() -> None:
     world for JAX, 6; that the key of what cannot be read is named, and an error of all loops said once, 11; who is
     missing of those that are expected, 66; fewer round trips to a world (a lease beside the first look, calls side by
     side, one reading of the nodes, what settles first), 72; pages of a large world in few requests, 51; what a node
-    leaves where it ends its lease, 11; news that does not wait for a look at heartbeats, 4."""
+    leaves where it ends its lease, 11; news that does not wait for a look at heartbeats, 4, also for one
+    that is under way, 32."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6753
+    assert sum(map(_lines_of_code, modules)) <= 6785
 
 
 def _lines_of_code(text: str) -> int:

@@ -155,6 +155,25 @@ def test_what_may_not_be_ended_gets_the_whole_time_again(observers: int, rests: 
     assert spared + TTL < observer.now <= spared + TTL + INTERVAL
 
 
+def test_a_look_may_end_what_is_silent_until_the_next_one_is_due() -> None:
+    observer = OneLease(FEW)
+    observer.read(1)
+    while observer.now < 1000.0 + TTL - SCAN:
+        assert not observer.may_end("a", observer.now)
+        observer.read(1, after=min(SCAN, 1000.0 + TTL - SCAN - observer.now))
+    assert observer.may_end("a", observer.now)
+    observer.read(2)
+    assert not observer.may_end("a", observer.now)
+
+
+@pytest.mark.parametrize("observers", [FEW, MANY])
+def test_a_look_ends_nothing_that_was_not_looked_at_for_a_while(observers: int) -> None:
+    observer = OneLease(observers)
+    observer.see("a", TTL, observer.now)
+    assert not observer.may_end("a", observer.now)
+    assert not observer.may_end("a", observer.now + TTL)
+
+
 def test_what_has_ended_stays_so() -> None:
     observer = OneLease(FEW)
     observer.read(1)

@@ -540,6 +540,13 @@ try:
         "kill",
         level="heartbeats",
     ),
+    "ended-while-looked-at": _bug(
+        "A lease counts as ended while a look at it is under way beside the wait.",
+        {4, 10},
+        HeartbeatLeases._alive,
+        {"return trusted.union(asked)": "return trusted"},
+        level="heartbeats",
+    ),
     "unverified-lease": _bug(
         "An owner does not look whether the service has lost what belongs to its lease before the first heartbeat.",
         {4, 7},

@@ -21,7 +21,7 @@ _TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.012)}
 """Seconds of a round trip in the two runs of which one figure is made: so long that no pause of the leader hides one,
 and where leases are heartbeats so short that no look at them, which is at a moment of its own, falls into the way."""
 
-_SETTLED: Final = 11.0
+_SETTLED: Final = 10.8
 """Seconds after which nodes wait, or work, and no look at a heartbeat is due: a node that has read one when all came
 looks again an interval later, after 10 s."""
 _STEP: Final = 0.01

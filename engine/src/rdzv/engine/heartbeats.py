@@ -14,6 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Set
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
@@ -22,7 +23,7 @@ from rdzv_core import ABSENT, Capability, Entry, Expect, KeyValueBackend, Lease,
 from rdzv_core.deadline import time_left
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
-from .lease_observer import LeaseObserver, LeaseState
+from .lease_observer import PAUSE, LeaseObserver, LeaseState
 from .records import HEARTBEATS
 
 _EXPIRED: Final = b"expired"
@@ -35,6 +36,12 @@ _LEASE: Final = re.compile(rb"(\w+/\w+) (\d{1,9}\.\d{3})|")
 """What stands before a value: the name of its lease, and its time to live in seconds; nothing: it has none."""
 _MANY: Final = 3
 """From so many leases on, one read of all heartbeats is cheaper than one read for each."""
+
+_ENDING: Final = 1.0
+"""Seconds within which the calls of a backend end that is closed."""
+
+Look = Callable[[], Set[str]]
+"""Reads the heartbeats of some leases, and returns those of them that live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,7 @@ class HeartbeatLeases(KeyValueBackend):
         folder: str = "0",
         observers: Callable[[], int] = lambda: 1,
         rng: random.Random | None = None,
+        beside: Callable[[Look], Future[Set[str]] | None] = lambda look: None,
     ) -> None:
         """Give `inner` leases.
 
@@ -85,6 +93,7 @@ class HeartbeatLeases(KeyValueBackend):
             observers: How many clients observe the same leases as this one, about. The more, the less often each looks;
                 all together so often that a death is known within a second of the time to live.
             rng: Where the moments of these looks come from.
+            beside: Begins a look beside a wait; None: it cannot now, and the wait looks itself.
         """
         self._inner = inner
         self.creates_at_once = inner.creates_at_once
@@ -92,6 +101,9 @@ class HeartbeatLeases(KeyValueBackend):
         self._folder = folder
         self._lock = threading.Lock()
         self._observer = LeaseObserver(interval, observers, rng or random.Random())  # noqa: S311 - chance is no secret
+        self._beside = beside
+        self._looks: dict[str, Future[Set[str]]] = {}
+        """By prefix, the look beside the wait for it, until the wait has seen its end."""
 
     @property
     def name(self) -> str:
@@ -107,6 +119,8 @@ class HeartbeatLeases(KeyValueBackend):
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         deadline = self._clock() + timeout
+        # The next wait goes on from here, and not from an earlier look.
+        self._looks.pop(prefix, None)
         return self._alive_entries(parse(self._inner.read_all(prefix, timeout=timeout)), deadline)
 
     def put(
@@ -143,9 +157,12 @@ class HeartbeatLeases(KeyValueBackend):
         deadline = self._clock() + timeout
         seen: Parsed = since.revision
         while (remaining := deadline - self._clock()) > 0:
+            if (look := self._looks.get(prefix)) is not None and look.done():
+                self._looks.pop(prefix, None)
+                look.result()
             try:
                 # A change wakes every waiter: one that has just seen that these leases live need not ask again.
-                now = self._alive_entries(seen, deadline, self._clock())
+                now = self._alive_entries(seen, deadline, self._clock(), prefix)
             except RendezvousConnectionError:
                 if remaining >= self._observer.scan_interval:
                     raise
@@ -154,7 +171,7 @@ class HeartbeatLeases(KeyValueBackend):
             if now.entries != since.entries:
                 return now
             if (remaining := deadline - self._clock()) > 0:
-                raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._rest(seen)))
+                raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._rest(seen, prefix)))
                 if raw is seen.raw:
                     continue
                 seen = parse(raw)
@@ -170,15 +187,16 @@ class HeartbeatLeases(KeyValueBackend):
 
     def close(self) -> None:
         self._inner.close()
+        wait(list(self._looks.values()), _ENDING)
 
     def _left(self, deadline: float) -> float:
         return time_left(deadline, self._clock())
 
-    def _alive_entries(self, parsed: Parsed, deadline: float, due: float = math.inf) -> Snapshot:
+    def _alive_entries(self, parsed: Parsed, deadline: float, due: float = math.inf, waits: str = "") -> Snapshot:
         """All entries but those of a lease that has ended (see `_alive`)."""
         if not parsed.ttls:
             return Snapshot(parsed.entries, parsed)
-        alive, leases = self._alive(parsed.ttls, deadline, due), parsed.leases
+        alive, leases = self._alive(parsed.ttls, deadline, due, waits), parsed.leases
         living = {key: entry for key, entry in parsed.entries.items() if key not in leases or leases[key] in alive}
         return Snapshot(living, parsed)
 
@@ -187,21 +205,33 @@ class HeartbeatLeases(KeyValueBackend):
             return None
         return self._alive_entries(parse(Snapshot({key: entry})), deadline).entries.get(key)
 
-    def _alive(self, leases: Mapping[str, float], deadline: float, due: float) -> Set[str]:
-        """Which of these leases live. It looks at each that is worth it at the moment `due` (infinity: at all)."""
+    def _alive(self, leases: Mapping[str, float], deadline: float, due: float, waits: str) -> Set[str]:
+        """Which of these leases live. It looks at each that is worth it at the moment `due` (infinity: at all); beside
+        the wait for a prefix, if one `waits`, or before it if that look may end a lease."""
         now, observer, is_fresh = self._clock(), self._observer, due == math.inf
         with self._lock:
             known = [lease for lease in leases if observer.state(lease) is not LeaseState.ENDED]
             trusted = {lease for lease in known if not is_fresh and due < observer.see(lease, leases[lease], now)}
-        asked = [lease for lease in known if lease not in trusted]
+            asked = [lease for lease in known if lease not in trusted]
+            may_end = not is_fresh and any(observer.may_end(lease, now) for lease in asked)
         if not asked:
             return trusted
-        living = self._check_expiry(self._heartbeats_of(asked, deadline), leases, deadline)
+        if waits and not may_end:
+            # The wait may be over sooner, and the next one sees what becomes of it.
+            until = max(deadline, now + observer.scan_interval)
+            if waits not in self._looks and (begun := self._beside(lambda: self._look(asked, leases, until))):
+                self._looks[waits] = begun
+            if waits in self._looks:
+                return trusted.union(asked)
+        return trusted | self._look(asked, leases, deadline)
+
+    def _look(self, leases: Collection[str], ttls: Mapping[str, float], deadline: float) -> Set[str]:
+        living = self._check_expiry(self._heartbeats_of(leases, deadline), ttls, deadline)
         with self._lock:
-            for lease in asked:
+            for lease in leases:
                 if lease not in living:
-                    observer.end(lease)
-        return trusted | living
+                    self._observer.end(lease)
+        return living
 
     def _heartbeats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
         if len(leases) >= _MANY:
@@ -222,10 +252,12 @@ class HeartbeatLeases(KeyValueBackend):
             overdue = [lease for lease in living if self._observer.is_overdue(lease, now)]
         return living.keys() - {lease for lease in overdue if self._expire(lease, living[lease], ttls[lease], deadline)}
 
-    def _rest(self, parsed: Parsed) -> float:
-        """Seconds after which a look at these leases may tell something."""
+    def _rest(self, parsed: Parsed, prefix: str) -> float:
+        """Seconds after which a look at these leases may tell something, or the one beside the wait has."""
         if not parsed.ttls:
             return math.inf
+        if prefix in self._looks:
+            return PAUSE
         with self._lock:
             return self._observer.rest(parsed.ttls, self._clock())
 

@@ -22,7 +22,7 @@ from . import transitions
 _SCAN: Final = 0.75
 """The most seconds between two looks of all observers together: so late may the last heartbeat of a node that dies be
 seen."""
-_PAUSE: Final = 0.1
+PAUSE: Final = 0.1
 """The fewest seconds between two looks of one observer."""
 _OBSERVERS: Final = 16
 """Of many that observe the same leases, so many look within these seconds, by chance: if some die, others look."""
@@ -151,10 +151,14 @@ class LeaseObserver:
     def _trigger(self, before: _Lease, token: Token, now: float, *, many: bool) -> Trigger:
         if before.state is LeaseState.UNSEEN:
             return Trigger.SEEN_BY_MANY if many else Trigger.SEEN_BY_FEW
-        if before.state is LeaseState.NOTED or now - before.read_at > self._interval + self.scan_interval:
-            # It was the observer who did not look: a live owner gets the whole time to live.
+        if self._is_new(before, now):
             return Trigger.READ
         return Trigger.SAME_HEARTBEAT if before.token == token else Trigger.HEARTBEAT
+
+    def _is_new(self, lease: _Lease, now: float) -> bool:
+        """Whether nothing is known of its heartbeats now. It was the observer who did not look: a live owner gets the
+        whole time to live."""
+        return lease.state is LeaseState.NOTED or now - lease.read_at > self._interval + self.scan_interval
 
     def _rest(self, trigger: Trigger, ttl: float, mean: float) -> float:
         """Seconds for which an observer does not look at a lease that lives."""
@@ -178,6 +182,11 @@ class LeaseObserver:
         lease = self._leases[name]
         return lease.state is LeaseState.SILENT and now > lease.until
 
+    def may_end(self, name: str, now: float) -> bool:
+        """Whether a lease that was seen may be overdue when it is read now, or until the look after that is due."""
+        lease = self._leases[name]
+        return not self._is_new(lease, now) and lease.until <= now + self.scan_interval
+
     def next_look(self, name: str) -> float:
         """The moment from which on a lease that was seen is worth reading."""
         lease, mean = self._leases[name], self._mean_pause()
@@ -190,7 +199,7 @@ class LeaseObserver:
         seen = [name for name in names if self.state(name) not in (LeaseState.UNSEEN, LeaseState.ENDED)]
         pauses = [self.next_look(name) - now for name in seen]
         # What is over is over, or could not be ended just now; there is no hurry then.
-        return max(_PAUSE, min((seconds for seconds in pauses if seconds >= 0), default=self.scan_interval))
+        return max(PAUSE, min((seconds for seconds in pauses if seconds >= 0), default=self.scan_interval))
 
     def _mean_pause(self) -> float:
         """Seconds between two looks of one of many observers, on average; 0: they are few, and each looks in time."""

@@ -1,0 +1,230 @@
+"""A look at heartbeats that runs beside the wait for news: what becomes of either."""
+
+import threading
+from collections.abc import Set
+from concurrent.futures import Future
+
+import pytest
+from rdzv_core.backend import ABSENT, ANY, Entry, Lease, Snapshot
+from rdzv_core.errors import RendezvousConnectionError
+
+from rdzv.engine.handler import look_beside
+from rdzv.engine.heartbeats import HeartbeatLeases, Look, parse
+
+from .memory import Fault, MemoryBackend
+from .test_heartbeats import CALL, Watched, overwrite_first
+
+TTL, INTERVAL, SCAN, PAUSE = 15.0, 5.0, 0.75, 0.1
+
+
+class Far(Watched):
+    """A look takes as long as the test says, or until a wait has.
+
+    Attributes:
+        under_way: The looks that have begun and not ended.
+        begun: How many have begun.
+        answers: Whether a look ends while the service is waited for.
+        news: What is written meanwhile.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: list[tuple[Look, Future[Set[str]]]] = []
+        self.begun, self.answers, self.news = 0, False, b""
+
+    def beside(self, look: Look) -> Future[Set[str]]:
+        done: Future[Set[str]] = Future()
+        self.under_way.append((look, done))
+        self.begun += 1
+        return done
+
+    def end(self) -> None:
+        """The oldest look is answered."""
+        look, done = self.under_way.pop(0)
+        try:
+            done.set_result(look())
+        except RendezvousConnectionError as error:
+            done.set_exception(error)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        if self.answers and self.under_way:
+            self.end()
+        if self.news:
+            self.put("nodes/news", b"\n" + self.news, expect=ANY, timeout=CALL)
+            self.news, timeout = b"", 0.0
+        return super().wait(prefix, since, timeout=timeout)
+
+
+@pytest.fixture
+def backend() -> Far:
+    return Far()
+
+
+@pytest.fixture
+def leases(backend: Far) -> HeartbeatLeases:
+    return HeartbeatLeases(backend, INTERVAL, lambda: backend.now, beside=backend.beside)
+
+
+@pytest.fixture
+def lease(leases: HeartbeatLeases) -> Lease:
+    lease = leases.open_lease(TTL, timeout=CALL)
+    leases.put("nodes/a", b"of a", expect=ABSENT, lease=lease, timeout=CALL)
+    return lease
+
+
+@pytest.fixture
+def view(backend: Far, leases: HeartbeatLeases, lease: Lease) -> Snapshot:
+    """What was read when a look has just become due."""
+    assert lease.keep_alive(CALL)
+    view = leases.read_all("nodes", timeout=CALL)
+    backend.now += SCAN
+    return view
+
+
+def test_news_does_not_wait_for_a_look_under_way(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
+    for news in (b"first", b"second"):
+        backend.news, before = news, backend.now
+        view = leases.wait("nodes", view, timeout=30.0)
+        assert (view.entries["nodes/news"].value, backend.now, backend.begun) == (news, before, 1)
+
+
+def test_each_look_begins_after_the_one_before(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
+    backend.news = b"news"
+    view = leases.wait("nodes", view, timeout=30.0)
+    assert leases.wait("nodes", view, timeout=5.0) is view
+    assert backend.begun == 1
+    backend.answers = True
+    assert leases.wait("nodes", view, timeout=5.0) is view
+    # The first one has ended only now; from then on a look follows each pause.
+    assert backend.begun == 1 + 5.0 // SCAN
+
+
+def test_what_is_due_while_another_look_is_under_way_lives(
+    backend: Far, leases: HeartbeatLeases, view: Snapshot
+) -> None:
+    other = leases.open_lease(TTL, timeout=CALL)
+    leases.put("nodes/b", b"of b", expect=ABSENT, lease=other, timeout=CALL)
+    both = leases.wait("nodes", view, timeout=30.0)
+    assert both.entries.keys() == {"nodes/a", "nodes/b"}
+    assert leases.wait("nodes", both, timeout=1.0) is both
+    backend.end()
+    assert leases.wait("nodes", both, timeout=1.0) is both
+
+
+def test_an_end_that_a_look_has_found_is_news(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
+    overwrite_first(backend, b"expired")
+    backend.answers, before = True, backend.now
+    assert not leases.wait("nodes", view, timeout=30.0).entries
+    assert backend.now == pytest.approx(before + PAUSE)
+
+
+def test_what_a_look_raises_the_wait_does_once(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
+    backend.fail("read", Fault.REQUEST_LOST)
+    backend.answers = True
+    with pytest.raises(RendezvousConnectionError):
+        leases.wait("nodes", view, timeout=30.0)
+    assert leases.wait("nodes", view, timeout=5.0) is view
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_what_a_look_raises_later_the_next_wait_does_unless_all_was_read_anew(
+    backend: Far, leases: HeartbeatLeases, view: Snapshot, is_read: bool
+) -> None:
+    backend.news = b"news"
+    view = leases.wait("nodes", view, timeout=30.0)
+    backend.fail("read", Fault.REQUEST_LOST)
+    backend.end()
+    if is_read:
+        view = leases.read_all("nodes", timeout=CALL)
+        assert leases.wait("nodes", view, timeout=SCAN / 2) is view
+    else:
+        with pytest.raises(RendezvousConnectionError):
+            leases.wait("nodes", view, timeout=30.0)
+
+
+def test_waits_for_other_prefixes_have_looks_of_their_own(
+    backend: Far, leases: HeartbeatLeases, view: Snapshot
+) -> None:
+    lease = leases.open_lease(TTL, timeout=CALL)
+    leases.put("control/leader", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    control = leases.read_all("control", timeout=CALL)
+    assert leases.wait("nodes", view, timeout=1.0) is view
+    assert leases.wait("control", control, timeout=1.0) is control
+    assert backend.begun == 2
+
+
+@pytest.mark.parametrize("interval", [0.25, 0.5, 5.0, 60.0])
+def test_a_death_is_known_as_soon(interval: float) -> None:
+    backend = Far()
+    owner = HeartbeatLeases(backend, interval, lambda: backend.now)
+    lease = owner.open_lease(3 * interval, timeout=CALL)
+    owner.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    observer = HeartbeatLeases(backend, interval, lambda: backend.now, beside=backend.beside)
+    backend.answers = True
+    seen = observer.wait("nodes", observer.read_all("nodes", timeout=CALL), timeout=interval)
+    assert lease.keep_alive(CALL)
+    died = backend.now
+    assert not observer.wait("nodes", seen, timeout=6 * interval + 10).entries
+    assert 3 * interval < backend.now - died <= 3 * interval + 1.0
+    assert backend.begun
+
+
+def test_a_look_that_may_end_a_lease_is_not_beside(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
+    backend.answers, died = True, backend.now - SCAN
+    assert leases.wait("nodes", view, timeout=TTL - 2 * SCAN) is view
+    before, backend.answers = backend.begun, False
+    assert not leases.wait("nodes", view, timeout=30.0).entries
+    assert backend.now <= died + TTL + PAUSE
+    assert backend.begun - before <= 1
+
+
+def test_a_look_may_outlast_a_short_wait(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
+    overwrite_first(backend, b"expired")
+    assert leases.wait("nodes", view, timeout=PAUSE) is view
+    backend.now += SCAN - 2 * PAUSE
+    backend.end()
+    assert not leases.wait("nodes", view, timeout=PAUSE).entries
+
+
+def test_one_of_many_looks_for_the_first_time_beside_its_wait(backend: Far, lease: Lease) -> None:
+    crowd = HeartbeatLeases(backend, INTERVAL, lambda: backend.now, observers=lambda: 64, beside=backend.beside)
+    view = crowd.wait("nodes", Snapshot({}, parse(backend.read_all("nodes", timeout=CALL))), timeout=0.5)
+    assert crowd.wait("nodes", view, timeout=30.0) is view
+    assert (backend.begun, backend.looks) == (1, [])
+
+
+class Silent(MemoryBackend):
+    """It answers no read of a heartbeat before it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.closed = threading.Event(), threading.Event()
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        self.asked.set()
+        self.closed.wait(timeout)
+        raise RendezvousConnectionError("The backend is closed.")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_what_looks_has_ended_once_the_backend_is_closed() -> None:
+    backend = Silent()
+    leases = HeartbeatLeases(backend, 0.05, beside=look_beside)
+    lease = leases.open_lease(60.0, timeout=CALL)
+    leases.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    woken = Snapshot({}, parse(backend.read_all("nodes", timeout=CALL)))
+    view = leases.wait("nodes", woken, timeout=60.0)
+    waits = threading.Thread(target=leases.wait, args=("nodes", view), kwargs={"timeout": 60.0}, daemon=True)
+    with pytest.MonkeyPatch.context() as quiet:
+        # It ends by the error of what it asks.
+        quiet.setattr(threading, "excepthook", lambda _: None)
+        waits.start()
+        assert backend.asked.wait(30.0)
+        (look,) = (thread for thread in threading.enumerate() if thread.name == "rdzv-look")
+        leases.close()
+        look.join(0.0)
+        assert not look.is_alive()
+        waits.join(30.0)
+    assert not waits.is_alive()
