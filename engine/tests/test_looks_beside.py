@@ -115,7 +115,8 @@ def test_an_end_that_a_look_has_found_is_news(backend: Far, leases: HeartbeatLea
     overwrite_first(backend, b"expired")
     backend.answers, before = True, backend.now
     assert not leases.wait("nodes", view, timeout=30.0).entries
-    assert backend.now == pytest.approx(before + PAUSE)
+    # The next look is due then.
+    assert backend.now == pytest.approx(before + SCAN)
 
 
 def test_what_a_look_raises_the_wait_does_once(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:

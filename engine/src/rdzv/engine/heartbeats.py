@@ -23,7 +23,7 @@ from rdzv_core import ABSENT, Capability, Entry, Expect, KeyValueBackend, Lease,
 from rdzv_core.deadline import time_left
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
-from .lease_observer import PAUSE, LeaseObserver, LeaseState
+from .lease_observer import LeaseObserver, LeaseState
 from .records import HEARTBEATS
 
 _EXPIRED: Final = b"expired"
@@ -42,6 +42,19 @@ _ENDING: Final = 1.0
 
 Look = Callable[[], Set[str]]
 """Reads the heartbeats of some leases, and returns those of them that live."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look beside a wait.
+
+    Attributes:
+        living: What it returns.
+        next_at: The moment at which the next one is due.
+    """
+
+    living: Future[Set[str]]
+    next_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +115,7 @@ class HeartbeatLeases(KeyValueBackend):
         self._lock = threading.Lock()
         self._observer = LeaseObserver(interval, observers, rng or random.Random())  # noqa: S311 - chance is no secret
         self._beside = beside
-        self._looks: dict[str, Future[Set[str]]] = {}
+        self._looks: dict[str, _Look] = {}
         """By prefix, the look beside the wait for it, until the wait has seen its end."""
 
     @property
@@ -157,9 +170,9 @@ class HeartbeatLeases(KeyValueBackend):
         deadline = self._clock() + timeout
         seen: Parsed = since.revision
         while (remaining := deadline - self._clock()) > 0:
-            if (look := self._looks.get(prefix)) is not None and look.done():
+            if (look := self._looks.get(prefix)) is not None and look.living.done():
                 self._looks.pop(prefix, None)
-                look.result()
+                look.living.result()
             try:
                 # A change wakes every waiter: one that has just seen that these leases live need not ask again.
                 now = self._alive_entries(seen, deadline, self._clock(), prefix)
@@ -187,7 +200,7 @@ class HeartbeatLeases(KeyValueBackend):
 
     def close(self) -> None:
         self._inner.close()
-        wait(list(self._looks.values()), _ENDING)
+        wait([look.living for look in self._looks.values()], _ENDING)
 
     def _left(self, deadline: float) -> float:
         return time_left(deadline, self._clock())
@@ -220,7 +233,7 @@ class HeartbeatLeases(KeyValueBackend):
             # The wait may be over sooner, and the next one sees what becomes of it.
             until = max(deadline, now + observer.scan_interval)
             if waits not in self._looks and (begun := self._beside(lambda: self._look(asked, leases, until))):
-                self._looks[waits] = begun
+                self._looks[waits] = _Look(begun, now + observer.scan_interval)
             if waits in self._looks:
                 return trusted.union(asked)
         return trusted | self._look(asked, leases, deadline)
@@ -256,10 +269,12 @@ class HeartbeatLeases(KeyValueBackend):
         """Seconds after which a look at these leases may tell something, or the one beside the wait has."""
         if not parsed.ttls:
             return math.inf
-        if prefix in self._looks:
-            return PAUSE
+        now = self._clock()
+        if (look := self._looks.get(prefix)) is not None and now < look.next_at:
+            # No lease ends by it before the next one is due. A shorter wait might get no answer where that takes long.
+            return look.next_at - now
         with self._lock:
-            return self._observer.rest(parsed.ttls, self._clock())
+            return self._observer.rest(parsed.ttls, now)
 
     def _expire(self, lease: str, heartbeat: Entry, ttl: float, deadline: float) -> bool:
         try:

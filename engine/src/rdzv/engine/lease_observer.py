@@ -22,7 +22,7 @@ from . import transitions
 _SCAN: Final = 0.75
 """The most seconds between two looks of all observers together: so late may the last heartbeat of a node that dies be
 seen."""
-PAUSE: Final = 0.1
+_PAUSE: Final = 0.1
 """The fewest seconds between two looks of one observer."""
 _OBSERVERS: Final = 16
 """Of many that observe the same leases, so many look within these seconds, by chance: if some die, others look."""
@@ -199,7 +199,7 @@ class LeaseObserver:
         seen = [name for name in names if self.state(name) not in (LeaseState.UNSEEN, LeaseState.ENDED)]
         pauses = [self.next_look(name) - now for name in seen]
         # What is over is over, or could not be ended just now; there is no hurry then.
-        return max(PAUSE, min((seconds for seconds in pauses if seconds >= 0), default=self.scan_interval))
+        return max(_PAUSE, min((seconds for seconds in pauses if seconds >= 0), default=self.scan_interval))
 
     def _mean_pause(self) -> float:
         """Seconds between two looks of one of many observers, on average; 0: they are few, and each looks in time."""
