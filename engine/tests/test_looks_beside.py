@@ -199,12 +199,17 @@ class Silent(MemoryBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked, self.closed = threading.Event(), threading.Event()
+        self.asked, self.waits, self.closed = threading.Event(), threading.Event(), threading.Event()
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         self.asked.set()
         self.closed.wait(timeout)
         raise RendezvousConnectionError("The backend is closed.")
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        if self.asked.is_set():
+            self.waits.set()
+        return super().wait(prefix, since, timeout=timeout)
 
     def close(self) -> None:
         self.closed.set()
@@ -222,7 +227,8 @@ def test_what_looks_has_ended_once_the_backend_is_closed() -> None:
         # It ends by the error of what it asks.
         quiet.setattr(threading, "excepthook", lambda _: None)
         waits.start()
-        assert backend.asked.wait(30.0)
+        # The look is under way, and the wait beside it.
+        assert backend.waits.wait(30.0)
         (look,) = (thread for thread in threading.enumerate() if thread.name == "rdzv-look")
         leases.close()
         look.join(0.0)
