@@ -116,6 +116,19 @@ def test_a_process_has_the_signals_of_its_agent(keeper: Guard, tmp_path: Path) -
     started.kill()
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="without pidfds no system tells the order of ends")
+def test_the_order_of_ends_is_known_however_late_the_guard_looks(keeper: Guard) -> None:
+    pids = [keeper.start(["sleep", "600"], os.environ) for _ in range(8)]
+    order = random.Random(8).sample(pids, len(pids))
+    os.kill(keeper._process.pid, signal.SIGSTOP)
+    for pid in order:
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: state(pid) == "Z")
+    os.kill(keeper._process.pid, signal.SIGCONT)
+    wait_until(lambda: all(keeper.code_of(pid) == -signal.SIGKILL for pid in pids))
+    assert sorted(pids, key=keeper.place_of) == order
+
+
 @needs_proc
 @pytest.mark.parametrize("how", ["killed", "asked"])
 def test_what_has_a_session_of_its_own_goes_too(local: Agents, tmp_path: Path, how: str) -> None:

@@ -86,6 +86,33 @@ def _process(pid: int) -> Process | None:
     return Process(pid, head.partition("(")[2], state, int(parent), int(group), int(threads), int(started))
 
 
+class Ends:
+    """The order in which processes end, by an epoll of their pidfds (Linux since 5.3): to their parent all those that
+    end while it does something else end at once."""
+
+    def __init__(self) -> None:
+        """Watch none."""
+        self._ready = select.epoll() if hasattr(os, "pidfd_open") else None
+        self._pids: dict[int, int] = {}
+
+    def watch(self, pid: int) -> None:
+        """From now on the moment at which this process ends is known, if the system can tell it, and has room."""
+        if self._ready is not None:
+            with contextlib.suppress(OSError):
+                ends = os.pidfd_open(pid)
+                self._pids[ends] = pid
+                self._ready.register(ends, select.EPOLLIN)
+
+    def told(self, running: set[int]) -> list[int]:
+        """Those of these processes that have ended since the last call, in the order of their ends, and then those of
+        which it cannot tell whether they have."""
+        untold = running.difference(self._pids.values())
+        ready = self._ready.poll(0, len(self._pids)) if self._ready is not None and self._pids else []
+        for ends, _ in ready:
+            os.close(ends)
+        return [*(self._pids.pop(ends) for ends, _ in ready), *untold]
+
+
 class Started:
     """What the guard has started, and what it guards besides.
 
@@ -97,6 +124,7 @@ class Started:
         """Have started nothing."""
         self.adopts = adopts
         self._running: set[int] = set()
+        self._ends = Ends()
         # A process that has ended keeps its number, and that of its group, until the agent sends it nothing any more.
         self._groups: set[int] = set()
         self._folders: set[str] = set()
@@ -128,6 +156,7 @@ class Started:
         # We wait for it, and not `subprocess`, which would do so whenever it starts another one.
         process.returncode = 0
         self._running.add(process.pid)
+        self._ends.watch(process.pid)
         self._groups.add(process.pid)
         return ["started", process.pid]
 
@@ -145,8 +174,12 @@ class Started:
                 os.waitpid(int(what), os.WNOHANG)
 
     def ended(self) -> Iterator[list[Any]]:
-        """The processes that have ended since the last call, each with its exit code, or the signal below zero."""
-        for pid in [*self._running]:
+        """The processes that have ended since the last call, each with its exit code, or the signal below zero; in
+        the order of their ends, where the system tells it."""
+        for pid in self._ends.told(self._running):
+            if pid not in self._running:
+                # It was forgotten.
+                continue
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
                 self._running.discard(pid)
