@@ -159,19 +159,27 @@ def test_a_look_may_end_what_is_silent_until_the_next_one_is_due() -> None:
     observer = OneLease(FEW)
     observer.read(1)
     while observer.now < 1000.0 + TTL - SCAN:
-        assert not observer.may_end("a", observer.now)
+        assert not observer.may_end("a", TTL, observer.now)
         observer.read(1, after=min(SCAN, 1000.0 + TTL - SCAN - observer.now))
-    assert observer.may_end("a", observer.now)
+    assert observer.may_end("a", TTL, observer.now)
     observer.read(2)
-    assert not observer.may_end("a", observer.now)
+    assert not observer.may_end("a", TTL, observer.now)
 
 
 @pytest.mark.parametrize("observers", [FEW, MANY])
 def test_a_look_ends_nothing_that_was_not_looked_at_for_a_while(observers: int) -> None:
     observer = OneLease(observers)
     observer.see("a", TTL, observer.now)
-    assert not observer.may_end("a", observer.now)
-    assert not observer.may_end("a", observer.now + TTL)
+    assert not observer.may_end("a", TTL, observer.now)
+    assert not observer.may_end("a", TTL, observer.now + TTL)
+
+
+@pytest.mark.parametrize("observers", [FEW, MANY])
+def test_a_short_lease_may_end_whenever_it_was_looked_at(observers: int) -> None:
+    observer = OneLease(observers)
+    observer.see("a", SCAN, observer.now)
+    assert observer.may_end("a", SCAN, observer.now)
+    assert observer.may_end("a", SCAN, observer.now + TTL)
 
 
 def test_what_has_ended_stays_so() -> None:

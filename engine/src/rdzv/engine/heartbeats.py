@@ -226,7 +226,7 @@ class HeartbeatLeases(KeyValueBackend):
             known = [lease for lease in leases if observer.state(lease) is not LeaseState.ENDED]
             trusted = {lease for lease in known if not is_fresh and due < observer.see(lease, leases[lease], now)}
             asked = [lease for lease in known if lease not in trusted]
-            may_end = not is_fresh and any(observer.may_end(lease, now) for lease in asked)
+            may_end = not is_fresh and any(observer.may_end(lease, leases[lease], now) for lease in asked)
         if not asked:
             return trusted
         if waits and not may_end:

@@ -182,10 +182,11 @@ class LeaseObserver:
         lease = self._leases[name]
         return lease.state is LeaseState.SILENT and now > lease.until
 
-    def may_end(self, name: str, now: float) -> bool:
-        """Whether a lease that was seen may be overdue when it is read now, or until the look after that is due."""
+    def may_end(self, name: str, ttl: float, now: float) -> bool:
+        """Whether a lease that was seen may end before a look that begins now, and is late, has told that it lives."""
         lease = self._leases[name]
-        return not self._is_new(lease, now) and lease.until <= now + self.scan_interval
+        left = ttl if self._is_new(lease, now) else lease.until - now
+        return left <= _SCAN
 
     def next_look(self, name: str) -> float:
         """The moment from which on a lease that was seen is worth reading."""
