@@ -1,7 +1,6 @@
 """A look at heartbeats that runs beside the wait for news: what becomes of either."""
 
 import threading
-from collections.abc import Set
 from concurrent.futures import Future
 
 import pytest
@@ -29,11 +28,11 @@ class Far(Watched):
 
     def __init__(self) -> None:
         super().__init__()
-        self.under_way: list[tuple[Look, Future[Set[str]]]] = []
+        self.under_way: list[tuple[Look, Future[object]]] = []
         self.begun, self.answers, self.news = 0, False, b""
 
-    def beside(self, look: Look) -> Future[Set[str]]:
-        done: Future[Set[str]] = Future()
+    def beside(self, look: Look) -> Future[object]:
+        done: Future[object] = Future()
         self.under_way.append((look, done))
         self.begun += 1
         return done
@@ -194,6 +193,36 @@ def test_one_of_many_looks_for_the_first_time_beside_its_wait(backend: Far, leas
     assert (backend.begun, backend.looks) == (1, [])
 
 
+def test_the_end_of_one_lease_is_told_in_time_while_another_is_looked_at(backend: Far, leases: HeartbeatLeases) -> None:
+    """They are looked at at moments of their own: the one that is dead just before the other is due."""
+    backend.answers = True
+    dead, lives = (leases.open_lease(TTL, timeout=CALL) for _ in range(2))
+    leases.put("nodes/dead", b"", expect=ABSENT, lease=dead, timeout=CALL)
+    view = leases.read_all("nodes", timeout=CALL)
+    died = backend.now
+    view = leases.wait("nodes", view, timeout=TTL - 1.25)
+    leases.put("nodes/lives", b"", expect=ABSENT, lease=lives, timeout=CALL)
+    both = leases.wait("nodes", view, timeout=0.01)
+    assert both.entries.keys() == {"nodes/dead", "nodes/lives"}
+    assert leases.wait("nodes", both, timeout=30.0).entries.keys() == {"nodes/lives"}
+    assert backend.now <= died + TTL + PAUSE
+
+
+def test_an_answer_that_comes_after_a_newer_one_tells_nothing(
+    backend: Far, leases: HeartbeatLeases, lease: Lease, view: Snapshot
+) -> None:
+    """It has another version of the heartbeat, and would be taken for a newer one."""
+    older = backend.read_all("heartbeats", timeout=CALL)
+    assert lease.keep_alive(CALL)
+    (name,) = (key.removeprefix("heartbeats/") for key in older.entries)
+    assert leases.read_all("nodes", timeout=CALL).entries
+    until = leases._observer._leases[name].until
+    backend.now += 1.0
+    living = leases._check_expiry({name: older.entries[f"heartbeats/{name}"]}, {name: TTL}, backend.now - 2.0, CALL)
+    assert living == {name}
+    assert leases._observer._leases[name].until == until
+
+
 class Silent(MemoryBackend):
     """It answers no read of a heartbeat before it is closed."""
 
@@ -217,7 +246,13 @@ class Silent(MemoryBackend):
 
 def test_what_looks_has_ended_once_the_backend_is_closed() -> None:
     backend = Silent()
-    leases = HeartbeatLeases(backend, 0.05, beside=look_beside)
+    begun: list[Future[object]] = []
+
+    def beside(look: Look) -> Future[object] | None:
+        begun.extend(filter(None, [look_beside(look)]))
+        return begun[-1]
+
+    leases = HeartbeatLeases(backend, 0.05, beside=beside)
     lease = leases.open_lease(60.0, timeout=CALL)
     leases.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
     woken = Snapshot({}, parse(backend.read_all("nodes", timeout=CALL)))
@@ -229,9 +264,7 @@ def test_what_looks_has_ended_once_the_backend_is_closed() -> None:
         waits.start()
         # The look is under way, and the wait beside it.
         assert backend.waits.wait(30.0)
-        (look,) = (thread for thread in threading.enumerate() if thread.name == "rdzv-look")
         leases.close()
-        look.join(0.0)
-        assert not look.is_alive()
+        assert all(look.done() for look in begun)
         waits.join(30.0)
     assert not waits.is_alive()

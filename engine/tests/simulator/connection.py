@@ -3,7 +3,7 @@
 import base64
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import replace
@@ -197,13 +197,13 @@ class _Wire:
         _deadline.set(self.clock() + timeout)
         return work()
 
-    def beside(self, look: Look) -> Future[Set[str]]:
+    def beside(self, look: Look) -> Future[object]:
         """Begin a look that has the time of the work for which it is made, or more where that is little."""
-        left, done = max(_deadline.get() - self.clock(), 1.0), Future[Set[str]]()
+        left, done = max(_deadline.get() - self.clock(), 1.0), Future[object]()
 
-        def end(living: Set[str], error: BaseException | None) -> None:
+        def end(found: object, error: BaseException | None) -> None:
             if error is None:
-                done.set_result(living)
+                done.set_result(found)
             else:
                 done.set_exception(error)
 

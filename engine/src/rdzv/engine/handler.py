@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import timedelta
@@ -328,7 +328,7 @@ def with_leases(
     return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers, beside=look_beside)
 
 
-def look_beside(look: Look) -> Future[Set[str]] | None:
+def look_beside(look: Look) -> Future[object] | None:
     """Begin a look on a thread of its own; None: there is no room for one."""
     with suppress(RendezvousConnectionError):
         return in_thread(speaking_aside()(look), "rdzv-look")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import ClassVar, Final
 
 from rdzv_core import ABSENT, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
@@ -40,20 +41,28 @@ _MANY: Final = 3
 _ENDING: Final = 1.0
 """Seconds within which the calls of a backend end that is closed."""
 
-Look = Callable[[], Set[str]]
-"""Reads the heartbeats of some leases, and returns those of them that live."""
+Look = Callable[[], object]
+"""Reads the heartbeats of some leases, and ends those that are over."""
+
+
+class Looks(Enum):
+    """At which heartbeats a call looks before it says which leases live."""
+
+    ALL = "at all"
+    DUE = "at those that are worth it by now"
+    NONE = "at none"
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _LookBeside:
     """A look beside a wait.
 
     Attributes:
-        living: What it returns.
+        done: Its end, or its error.
         next_at: The moment at which the next one is due.
     """
 
-    living: Future[Set[str]]
+    done: Future[object]
     next_at: float
 
 
@@ -93,7 +102,7 @@ class HeartbeatLeases(KeyValueBackend):
         folder: str = "0",
         observers: Callable[[], int] = lambda: 1,
         rng: random.Random | None = None,
-        beside: Callable[[Look], Future[Set[str]] | None] = lambda look: None,
+        beside: Callable[[Look], Future[object] | None] = lambda look: None,
     ) -> None:
         """Give `inner` leases.
 
@@ -115,7 +124,7 @@ class HeartbeatLeases(KeyValueBackend):
         self._lock = threading.Lock()
         self._observer = LeaseObserver(interval, observers, rng or random.Random())  # noqa: S311 - chance is no secret
         self._beside = beside
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[str, _LookBeside] = {}
         """By prefix, the look beside the wait for it, until the wait has seen its end."""
 
     @property
@@ -170,12 +179,12 @@ class HeartbeatLeases(KeyValueBackend):
         deadline = self._clock() + timeout
         seen: Parsed = since.revision
         while (remaining := deadline - self._clock()) > 0:
-            if (look := self._looks.get(prefix)) is not None and look.living.done():
+            if (look := self._looks.get(prefix)) is not None and look.done.done():
                 self._looks.pop(prefix, None)
-                look.living.result()
+                look.done.result()
             try:
                 # A change wakes every waiter: one that has just seen that these leases live need not ask again.
-                now = self._alive_entries(seen, deadline, self._clock(), prefix)
+                now = self._alive_entries(seen, deadline, Looks.DUE, prefix)
             except RendezvousConnectionError:
                 if remaining >= self._observer.scan_interval:
                     raise
@@ -189,7 +198,7 @@ class HeartbeatLeases(KeyValueBackend):
                     continue
                 seen = parse(raw)
                 # News do not wait for a look that is due: the next wait begins with it.
-                if (told := self._alive_entries(seen, deadline, -math.inf)).entries != since.entries:
+                if (told := self._alive_entries(seen, deadline, Looks.NONE)).entries != since.entries:
                     return told
         return since
 
@@ -200,16 +209,18 @@ class HeartbeatLeases(KeyValueBackend):
 
     def close(self) -> None:
         self._inner.close()
-        wait([look.living for look in self._looks.values()], _ENDING)
+        wait([look.done for look in [*self._looks.values()]], _ENDING)
 
     def _left(self, deadline: float) -> float:
         return time_left(deadline, self._clock())
 
-    def _alive_entries(self, parsed: Parsed, deadline: float, due: float = math.inf, waits: str = "") -> Snapshot:
+    def _alive_entries(
+        self, parsed: Parsed, deadline: float, looks: Looks = Looks.ALL, waits: str | None = None
+    ) -> Snapshot:
         """All entries but those of a lease that has ended (see `_alive`)."""
         if not parsed.ttls:
             return Snapshot(parsed.entries, parsed)
-        alive, leases = self._alive(parsed.ttls, deadline, due, waits), parsed.leases
+        alive, leases = self._alive(parsed.ttls, deadline, looks, waits), parsed.leases
         living = {key: entry for key, entry in parsed.entries.items() if key not in leases or leases[key] in alive}
         return Snapshot(living, parsed)
 
@@ -218,28 +229,36 @@ class HeartbeatLeases(KeyValueBackend):
             return None
         return self._alive_entries(parse(Snapshot({key: entry})), deadline).entries.get(key)
 
-    def _alive(self, leases: Mapping[str, float], deadline: float, due: float, waits: str) -> Set[str]:
-        """Which of these leases live. It looks at each that is worth it at the moment `due` (infinity: at all); beside
-        the wait for a prefix, if one `waits`, or before it if that look may end a lease."""
-        now, observer, is_fresh = self._clock(), self._observer, due == math.inf
+    def _alive(self, ttls: Mapping[str, float], deadline: float, looks: Looks, waits: str | None) -> Set[str]:
+        """Which of these leases live. If a wait for a prefix goes on from that, it looks beside it where it can."""
+        now, observer = self._clock(), self._observer
         with self._lock:
-            known = [lease for lease in leases if observer.state(lease) is not LeaseState.ENDED]
-            trusted = {lease for lease in known if not is_fresh and due < observer.see(lease, leases[lease], now)}
-            asked = [lease for lease in known if lease not in trusted]
-            may_end = not is_fresh and any(observer.may_end(lease, leases[lease], now) for lease in asked)
-        if not asked:
-            return trusted
-        if waits and not may_end:
-            # The wait may be over sooner, and the next one sees what becomes of it.
-            until = max(deadline, now + observer.scan_interval)
-            if waits not in self._looks and (begun := self._beside(lambda: self._look(asked, leases, until))):
-                self._looks[waits] = _Look(begun, now + observer.scan_interval)
-            if waits in self._looks:
-                return trusted.union(asked)
-        return trusted | self._look(asked, leases, deadline)
+            known = {lease: ttl for lease, ttl in ttls.items() if observer.state(lease) is not LeaseState.ENDED}
+            asked = [
+                lease
+                for lease, ttl in known.items()
+                if looks is Looks.ALL or (observer.see(lease, ttl, now) <= now and looks is Looks.DUE)
+            ]
+        if not asked or (waits is not None and self._looks_beside(waits, known, asked, deadline)):
+            return known.keys()
+        return known.keys() - asked | self._look(asked, known, deadline)
+
+    def _looks_beside(self, prefix: str, known: Mapping[str, float], asked: Collection[str], deadline: float) -> bool:
+        """Whether a look is under way beside the wait for a prefix. It begins here, unless the end of a lease might be
+        told too late then."""
+        now = self._clock()
+        with self._lock:
+            if any(self._observer.may_end(lease, ttl, now) for lease, ttl in known.items()):
+                return False
+        # The wait may be over sooner, and the next one sees what becomes of it.
+        until = max(deadline, now + self._observer.scan_interval)
+        if prefix not in self._looks and (done := self._beside(lambda: self._look(asked, known, until))):
+            self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)
+        return prefix in self._looks
 
     def _look(self, leases: Collection[str], ttls: Mapping[str, float], deadline: float) -> Set[str]:
-        living = self._check_expiry(self._heartbeats_of(leases, deadline), ttls, deadline)
+        began = self._clock()
+        living = self._check_expiry(self._heartbeats_of(leases, deadline), ttls, began, deadline)
         with self._lock:
             for lease in leases:
                 if lease not in living:
@@ -255,14 +274,18 @@ class HeartbeatLeases(KeyValueBackend):
             for lease in leases
         }
 
-    def _check_expiry(self, heartbeats: Mapping[str, Entry], ttls: Mapping[str, float], deadline: float) -> Set[str]:
+    def _check_expiry(
+        self, heartbeats: Mapping[str, Entry], ttls: Mapping[str, float], began: float, deadline: float
+    ) -> Set[str]:
         """Which of these leases live; expires those without a heartbeat for a time to live."""
-        now = self._clock()
+        now, observer = self._clock(), self._observer
         with self._lock:
             living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
-            for lease, heartbeat in living.items():
-                self._observer.observe(lease, heartbeat.token, ttls[lease], now)
-            overdue = [lease for lease in living if self._observer.is_overdue(lease, now)]
+            # What was asked before the last answer, and comes after it, may be older: it tells nothing.
+            news = [lease for lease in living if not observer.was_read_after(lease, began)]
+            for lease in news:
+                observer.observe(lease, living[lease].token, ttls[lease], now)
+            overdue = [lease for lease in news if observer.is_overdue(lease, now)]
         return living.keys() - {lease for lease in overdue if self._expire(lease, living[lease], ttls[lease], deadline)}
 
     def _rest(self, parsed: Parsed, prefix: str) -> float:

@@ -151,11 +151,11 @@ class LeaseObserver:
     def _trigger(self, before: _Lease, token: Token, now: float, *, many: bool) -> Trigger:
         if before.state is LeaseState.UNSEEN:
             return Trigger.SEEN_BY_MANY if many else Trigger.SEEN_BY_FEW
-        if self._is_new(before, now):
+        if self._is_unknown(before, now):
             return Trigger.READ
         return Trigger.SAME_HEARTBEAT if before.token == token else Trigger.HEARTBEAT
 
-    def _is_new(self, lease: _Lease, now: float) -> bool:
+    def _is_unknown(self, lease: _Lease, now: float) -> bool:
         """Whether nothing is known of its heartbeats now. It was the observer who did not look: a live owner gets the
         whole time to live."""
         return lease.state is LeaseState.NOTED or now - lease.read_at > self._interval + self.scan_interval
@@ -182,10 +182,15 @@ class LeaseObserver:
         lease = self._leases[name]
         return lease.state is LeaseState.SILENT and now > lease.until
 
+    def was_read_after(self, name: str, moment: float) -> bool:
+        """Whether a lease was read, or first seen, after that."""
+        return self._leases.get(name, _UNSEEN).read_at > moment
+
     def may_end(self, name: str, ttl: float, now: float) -> bool:
-        """Whether a lease that was seen may end before a look that begins now, and is late, has told that it lives."""
+        """Whether a lease that was seen may end before a look that begins now, and is late, has told that it lives: it
+        has at most `_SCAN` seconds left of its `ttl`."""
         lease = self._leases[name]
-        left = ttl if self._is_new(lease, now) else lease.until - now
+        left = ttl if self._is_unknown(lease, now) else lease.until - now
         return left <= _SCAN
 
     def next_look(self, name: str) -> float:

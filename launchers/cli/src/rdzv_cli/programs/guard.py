@@ -100,8 +100,12 @@ class Ends:
         if self._ready is not None:
             with contextlib.suppress(OSError):
                 ends = os.pidfd_open(pid)
-                self._pids[ends] = pid
-                self._ready.register(ends, select.EPOLLIN)
+                try:
+                    self._ready.register(ends, select.EPOLLIN)
+                except OSError:
+                    os.close(ends)
+                else:
+                    self._pids[ends] = pid
 
     def told(self, running: set[int]) -> list[int]:
         """Those of these processes that have ended since the last call, in the order of their ends, and then those of
