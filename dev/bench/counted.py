@@ -3,6 +3,7 @@
 import sys
 import tomllib
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from rdzv_conformance.servers import SERVERS
@@ -18,7 +19,7 @@ BACKENDS: Final = ("c10d", *SERVERS)
 _RECORD: Final = Path(__file__).with_name("trips.toml")
 _HEAD: Final = """\
 # Round trips that lie one after the other until all of four nodes know their world, as measures/trips.py has them: the
-# most of five, but for one. `python3 dev.py trips` writes them anew; a test fails when a backend needs one more.
+# median of five. `python3 dev.py trips` writes them anew; a test fails when a backend needs one more, five times.
 """
 _REPEAT: Final = 5
 """How often each is counted: nodes that call at once do not always come in the same order."""
@@ -42,7 +43,7 @@ def main(*backends: str) -> None:
     for backend in backends or BACKENDS:
         counts = [count(backend) for _ in range(_REPEAT)]
         print(backend, *counts, sep="\n  ", flush=True)
-        usual = {name: sorted(each[name] for each in counts)[-2] for name in counts[0]}
+        usual = {name: median(each[name] for each in counts) for name in counts[0]}
         lines = (
             f"{name} = {{ {', '.join(f'{what} = {trips}' for what, trips in found.items())} }}\n"
             for name, found in sorted((recorded() | {backend: usual}).items())

@@ -1,9 +1,12 @@
 """Lines to a service that is far away, which tell how many round trips have passed: by a clock, or counted."""
 
+import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from rdzv_conformance.proxy import FaultProxy
@@ -12,14 +15,15 @@ __all__ = ["LAG", "CountedLine", "Line", "TimedLine"]
 
 LAG: Final = 0.2
 """Seconds of a round trip: so many that those of the processors count for little."""
-_SETTLE: Final = 30
+_TRIPS_TO_SETTLE: Final = 30
 """Trips after which nodes wait that have called."""
 _LOOK: Final = 0.01
 _STILL: Final = 10
-"""So many looks in a row at which nothing has passed: all wait for what is held back."""
-
-_SETTLED: Final = 4.0
-"""Seconds after which it does not matter what still passes."""
+"""So many looks in a row at which nothing has passed, and nothing computes: all wait for what is held back."""
+_STILL_TO_SETTLE: Final = 50
+"""So many looks in a row at which that is so: nodes wait that have called."""
+_MOST_TO_SETTLE: Final = 4.0
+"""Seconds after which it does not matter what still passes: what nodes ask now and then."""
 
 
 class TimedLine(FaultProxy):
@@ -35,11 +39,12 @@ class TimedLine(FaultProxy):
 
     def settle(self) -> None:
         """Wait until those wait that have called."""
-        time.sleep(_SETTLE * LAG)
+        time.sleep(_TRIPS_TO_SETTLE * LAG)
 
 
 class CountedLine(FaultProxy):
-    """Holds back answers and connections until nothing else passes, then lets all of them go: one round trip.
+    """Holds back answers and connections until nothing else passes and no process beneath this one computes, then lets
+    all of them go: one round trip.
 
     So a slow machine changes nothing, and what nodes wait for beside the service counts for nothing.
     """
@@ -57,9 +62,9 @@ class CountedLine(FaultProxy):
 
     def settle(self) -> None:
         """Wait until nothing passes any more, or only what nodes ask now and then."""
-        deadline = time.monotonic() + _SETTLED
+        deadline = time.monotonic() + _MOST_TO_SETTLE
         self._still = 0
-        while self._still < 5 * _STILL and time.monotonic() < deadline:
+        while self._still < _STILL_TO_SETTLE and time.monotonic() < deadline:
             time.sleep(_LOOK)
 
     def pass_requests(self, near: socket.socket, far: socket.socket) -> None:
@@ -90,6 +95,9 @@ class CountedLine(FaultProxy):
                 self._still += 1
                 if not self._held or self._still < _STILL:
                     continue
+                if "R" in _states(os.getpid()):
+                    self._still = 0
+                    continue
                 going, self._held, self._still = self._held, [], 0
                 for near, data in going:
                     with suppress(OSError):
@@ -98,6 +106,22 @@ class CountedLine(FaultProxy):
                 self._next.notify_all()
         with self._next:
             self._next.notify_all()
+
+
+def _states(pid: int) -> Iterator[str]:
+    """Those of the threads of all processes beneath one, as ps has them: R computes, or would with a processor."""
+    # A process may end meanwhile.
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (thread / "children").read_text().split()):
+                yield from _states_of(child)
+                yield from _states(child)
+
+
+def _states_of(pid: int) -> Iterator[str]:
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            yield (thread / "stat").read_text().rpartition(") ")[2][0]
 
 
 Line = TimedLine | CountedLine

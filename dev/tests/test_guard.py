@@ -1,10 +1,12 @@
 """What an agent has started goes with it, however the agent ends and whatever session it is in."""
 
+import errno
 import os
 import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +20,7 @@ from rdzv_cli.agent import guard, workers
 from rdzv_cli.agent.checks import Checks, parse_check
 from rdzv_cli.agent.guard import Guard
 from rdzv_cli.agent.workers import Workers
+from rdzv_cli.programs.guard import Ends
 
 from .agents import Agents, program, wait_until
 
@@ -127,6 +130,27 @@ def test_the_order_of_ends_is_known_however_late_the_guard_looks(keeper: Guard) 
     os.kill(keeper._process.pid, signal.SIGCONT)
     wait_until(lambda: all(keeper.code_of(pid) == -signal.SIGKILL for pid in pids))
     assert sorted(pids, key=keeper.place_of) == order
+
+
+def test_a_process_whose_end_cannot_be_told_is_asked_for(keeper: Guard) -> None:
+    class Full:
+        def register(self, *_: int) -> None:
+            raise OSError(errno.ENOSPC, "no room for another watch")
+
+    ends, pid = Ends(), keeper.start(["true"], os.environ)
+    ends._ready = Full()  # type: ignore[assignment]
+    ends.watch(pid)
+    assert ends.told({pid}) == [pid]
+
+
+def test_a_number_that_the_system_gives_again_is_that_of_another_process(keeper: Guard) -> None:
+    keeper._channel.close()
+    keeper._channel, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(b'["ended", 7, 1]\n["started", 7]\n')
+        assert keeper.code_of(7) is None
+        theirs.sendall(b'["ended", 7, 0]\n')
+        assert keeper.code_of(7) == 0
 
 
 @needs_proc

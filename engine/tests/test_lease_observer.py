@@ -182,6 +182,14 @@ def test_a_short_lease_may_end_whenever_it_was_looked_at(observers: int) -> None
     assert observer.may_end("a", SCAN, observer.now + TTL)
 
 
+def test_what_another_look_has_ended_is_not_spared() -> None:
+    observer = OneLease(FEW)
+    observer.read(1)
+    observer.end("a")
+    observer.spare("a", TTL, observer.now)
+    assert observer.state("a") is LeaseState.ENDED
+
+
 def test_what_has_ended_stays_so() -> None:
     observer = OneLease(FEW)
     observer.read(1)

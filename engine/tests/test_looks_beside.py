@@ -166,7 +166,7 @@ def test_a_death_is_known_as_soon(interval: float) -> None:
     died = backend.now
     assert not observer.wait("nodes", seen, timeout=6 * interval + 10).entries
     assert 3 * interval < backend.now - died <= 3 * interval + 1.0
-    assert bool(backend.begun) is (3 * interval > SCAN)
+    assert bool(backend.begun) is (interval >= SCAN)
 
 
 def test_a_look_that_may_end_a_lease_is_not_beside(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
@@ -206,6 +206,49 @@ def test_the_end_of_one_lease_is_told_in_time_while_another_is_looked_at(backend
     assert both.entries.keys() == {"nodes/dead", "nodes/lives"}
     assert leases.wait("nodes", both, timeout=30.0).entries.keys() == {"nodes/lives"}
     assert backend.now <= died + TTL + PAUSE
+
+
+class Beating(Far):
+    """Looks take 10 ms, waits 1 ms more than they should, and owners change their heartbeats once an interval."""
+
+    def __init__(self, interval: float) -> None:
+        super().__init__()
+        self.owners, self._interval, self._beats_at = list[Lease](), interval, 0.0
+
+    def end(self) -> None:
+        self.now += 0.01
+        super().end()
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        if self.now >= self._beats_at:
+            self._beats_at = self.now + self._interval
+            assert all(lease.keep_alive(CALL) for lease in self.owners)
+        until = self.now + timeout + 0.001
+        if self.under_way:
+            self.end()
+        return super().wait(prefix, since, timeout=until - self.now)
+
+
+@pytest.mark.parametrize("phase", range(8))
+@pytest.mark.parametrize(("interval", "attempts"), [(0.5, 6), (0.75, 3), (5.0, 3)])
+def test_a_death_is_known_as_soon_where_leases_are_seen_at_moments_of_their_own(
+    interval: float, attempts: int, phase: int
+) -> None:
+    backend, ttl = Beating(interval), attempts * interval
+    leases = HeartbeatLeases(backend, interval, lambda: backend.now, beside=backend.beside)
+    view = leases.read_all("nodes", timeout=CALL)
+    for name in "ab":
+        backend.now += 0.4 * interval
+        lease = leases.open_lease(ttl, timeout=CALL)
+        backend.owners.append(lease)
+        leases.put(f"nodes/{name}", b"", expect=ABSENT, lease=lease, timeout=CALL)
+        view = leases.wait("nodes", view, timeout=0.01)
+    assert leases.wait("nodes", view, timeout=6 * interval + 0.2 * phase) is view
+    dead = backend.owners.pop()
+    assert dead.keep_alive(CALL)
+    died = backend.now
+    assert leases.wait("nodes", view, timeout=3 * ttl).entries.keys() == {"nodes/a"}
+    assert ttl < backend.now - died <= ttl + 1.0
 
 
 def test_an_answer_that_comes_after_a_newer_one_tells_nothing(
@@ -252,7 +295,7 @@ def test_what_looks_has_ended_once_the_backend_is_closed() -> None:
         begun.extend(filter(None, [look_beside(look)]))
         return begun[-1]
 
-    leases = HeartbeatLeases(backend, 0.05, beside=beside)
+    leases = HeartbeatLeases(backend, SCAN, beside=beside)
     lease = leases.open_lease(60.0, timeout=CALL)
     leases.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
     woken = Snapshot({}, parse(backend.read_all("nodes", timeout=CALL)))

@@ -182,7 +182,7 @@ BUGS: Final[dict[str, Bug]] = {
     "unfenced-rejoin": Bug(
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
         frozenset({2}),
-        (Change(register._write_record, {"_lose_lease(node)": "mine.lease = None"}),),
+        (Change(register._write_record, {"_lose_all_on_lease(node)": "mine.lease = None"}),),
         ("near_miss",),
     ),
     "no-exclusivity": _bug(

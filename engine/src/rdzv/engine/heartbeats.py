@@ -239,20 +239,21 @@ class HeartbeatLeases(KeyValueBackend):
                 for lease, ttl in known.items()
                 if looks is Looks.ALL or (observer.see(lease, ttl, now) <= now and looks is Looks.DUE)
             ]
-        if not asked or (waits is not None and self._looks_beside(waits, known, asked, deadline)):
+        if not asked or (waits is not None and self._looks_beside(waits, known, deadline)):
             return known.keys()
         return known.keys() - asked | self._look(asked, known, deadline)
 
-    def _looks_beside(self, prefix: str, known: Mapping[str, float], asked: Collection[str], deadline: float) -> bool:
+    def _looks_beside(self, prefix: str, ttls: Mapping[str, float], deadline: float) -> bool:
         """Whether a look is under way beside the wait for a prefix. It begins here, unless the end of a lease might be
-        told too late then."""
+        told too late then. It is at all leases: one that is due while it is under way would have to wait for its end,
+        and so come to be looked at half as often."""
         now = self._clock()
         with self._lock:
-            if any(self._observer.may_end(lease, ttl, now) for lease, ttl in known.items()):
+            if any(self._observer.may_end(lease, ttl, now) for lease, ttl in ttls.items()):
                 return False
         # The wait may be over sooner, and the next one sees what becomes of it.
         until = max(deadline, now + self._observer.scan_interval)
-        if prefix not in self._looks and (done := self._beside(lambda: self._look(asked, known, until))):
+        if prefix not in self._looks and (done := self._beside(lambda: self._look(ttls, ttls, until))):
             self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)
         return prefix in self._looks
 

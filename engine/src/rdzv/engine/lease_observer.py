@@ -174,8 +174,8 @@ class LeaseObserver:
         """Note that a lease that is overdue could not be ended, since the service refuses that: it may have refused the
         heartbeats of its owner, too, who gets the whole time to live again."""
         before, next_look = self._leases[name], now + self._rest(Trigger.READ, ttl, self._mean_pause())
-        state = _NEXT[before.state, Trigger.READ]
-        self._leases[name] = _Lease(state, before.token, now + ttl, now, next_look)
+        if (state := _NEXT.get((before.state, Trigger.READ))) is not None:
+            self._leases[name] = _Lease(state, before.token, now + ttl, now, next_look)
 
     def is_overdue(self, name: str, now: float) -> bool:
         """Whether a lease is to be ended: it was read just now, and there was no heartbeat for its time to live."""
@@ -188,10 +188,10 @@ class LeaseObserver:
 
     def may_end(self, name: str, ttl: float, now: float) -> bool:
         """Whether a lease that was seen may end before a look that begins now, and is late, has told that it lives: it
-        has at most `_SCAN` seconds left of its `ttl`."""
+        has at most `_SCAN` seconds left of its `ttl`, or a late look is one too few (see `_is_unknown`)."""
         lease = self._leases[name]
         left = ttl if self._is_unknown(lease, now) else lease.until - now
-        return left <= _SCAN
+        return left <= _SCAN or self._interval < _SCAN
 
     def next_look(self, name: str) -> float:
         """The moment from which on a lease that was seen is worth reading."""

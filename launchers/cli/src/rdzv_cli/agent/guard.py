@@ -187,6 +187,9 @@ class Guard:
         for kind, *about in news:
             if kind == "ended":
                 self._codes[about[0]] = about[1]
+            elif kind == "started":
+                # The system may give a number again once a process is forgotten.
+                self._codes.pop(about[0], None)
             elif kind == "adopts" and not about[0] and not self._keep_detached:
                 logger.warning(
                     "this system does not tell what has left the process groups of the command: that outlives it; "
