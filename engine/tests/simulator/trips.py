@@ -21,7 +21,7 @@ _TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.012)}
 """Seconds of a round trip in the two runs of which one figure is made: so long that no pause of the leader hides one,
 and where leases are heartbeats so short that no look at them, which is at a moment of its own, falls into the way."""
 
-_SETTLED: Final = 10.8
+_SETTLED: Final = 11.0
 """Seconds after which nodes wait, or work."""
 _LOOKED: Final = 4.6
 """Seconds after which one that only looks has seen the run. At the end of both no wait begins anew, as waits do here when

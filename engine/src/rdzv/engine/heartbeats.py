@@ -241,7 +241,7 @@ class HeartbeatLeases(KeyValueBackend):
             ]
         if not asked or (waits is not None and self._looks_beside(waits, known, deadline)):
             return known.keys()
-        return known.keys() - asked | self._look(asked, known, deadline)
+        return known.keys() - asked | self._look(asked, known, now, deadline)
 
     def _looks_beside(self, prefix: str, ttls: Mapping[str, float], deadline: float) -> bool:
         """Whether a look is under way beside the wait for a prefix. It begins here, unless the end of a lease might be
@@ -253,12 +253,11 @@ class HeartbeatLeases(KeyValueBackend):
                 return False
         # The wait may be over sooner, and the next one sees what becomes of it.
         until = max(deadline, now + self._observer.scan_interval)
-        if prefix not in self._looks and (done := self._beside(lambda: self._look(ttls, ttls, until))):
+        if prefix not in self._looks and (done := self._beside(lambda: self._look(ttls, ttls, now, until))):
             self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)
         return prefix in self._looks
 
-    def _look(self, leases: Collection[str], ttls: Mapping[str, float], deadline: float) -> Set[str]:
-        began = self._clock()
+    def _look(self, leases: Collection[str], ttls: Mapping[str, float], began: float, deadline: float) -> Set[str]:
         living = self._check_expiry(self._heartbeats_of(leases, deadline), ttls, began, deadline)
         with self._lock:
             for lease in leases:
@@ -279,14 +278,12 @@ class HeartbeatLeases(KeyValueBackend):
         self, heartbeats: Mapping[str, Entry], ttls: Mapping[str, float], began: float, deadline: float
     ) -> Set[str]:
         """Which of these leases live; expires those without a heartbeat for a time to live."""
-        now, observer = self._clock(), self._observer
+        now = self._clock()
         with self._lock:
             living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
-            # What was asked before the last answer, and comes after it, may be older: it tells nothing.
-            news = [lease for lease in living if not observer.was_read_after(lease, began)]
-            for lease in news:
-                observer.observe(lease, living[lease].token, ttls[lease], now)
-            overdue = [lease for lease in news if observer.is_overdue(lease, now)]
+            for lease, heartbeat in living.items():
+                self._observer.observe(lease, heartbeat.token, ttls[lease], now, began)
+            overdue = [lease for lease in living if self._observer.is_overdue(lease, now)]
         return living.keys() - {lease for lease in overdue if self._expire(lease, living[lease], ttls[lease], deadline)}
 
     def _rest(self, parsed: Parsed, prefix: str) -> float:

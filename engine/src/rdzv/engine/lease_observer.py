@@ -9,6 +9,7 @@ different times. What such an observer has read for the first time may be the la
 next one is due. If that has come it rests, for the others look meanwhile; else it goes on as one of few.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -87,7 +88,7 @@ class _Lease:
     state: LeaseState
     token: Token = ABSENT
     until: float = 0.0
-    read_at: float = 0.0
+    read_at: float = -math.inf
     next_look: float = 0.0
 
 
@@ -127,26 +128,30 @@ class LeaseObserver:
             self.observe(name, ABSENT, ttl, now)
         return self.next_look(name)
 
-    def observe(self, name: str, token: Token, ttl: float, now: float) -> None:
-        """Note what was found of a lease.
+    def observe(self, name: str, token: Token, ttl: float, now: float, asked: float | None = None) -> None:
+        """Note what was found of a lease. An answer tells nothing if it was asked for before the last one had come: what
+        it says may be older.
 
         Args:
             name: The lease's.
             token: The version of its heartbeat; `ABSENT`: it had none yet, or was not read.
             ttl: Its time to live, in seconds.
             now: The moment.
+            asked: The moment at which it was asked for, from which on the observer rests; None: now.
         """
-        before, mean = self._leases.get(name, _UNSEEN), self._mean_pause()
+        before, mean, asked = self._leases.get(name, _UNSEEN), self._mean_pause(), now if asked is None else asked
+        if asked < before.read_at:
+            return
         trigger = self._trigger(before, token, now, many=bool(mean))
         state = _NEXT.get((before.state, trigger), before.state)
         match state:
             case LeaseState.NOTED:
                 self._leases[name] = _Lease(state, read_at=now, next_look=now + mean * self._rng.random())
             case LeaseState.SILENT:
-                next_look = min(before.until, now + self.scan_interval)
+                next_look = min(before.until, asked + self.scan_interval)
                 self._leases[name] = replace(before, state=state, read_at=now, next_look=next_look)
             case LeaseState.LIVE:
-                self._leases[name] = _Lease(state, token, now + ttl, now, now + self._rest(trigger, ttl, mean))
+                self._leases[name] = _Lease(state, token, now + ttl, now, asked + self._rest(trigger, ttl, mean))
 
     def _trigger(self, before: _Lease, token: Token, now: float, *, many: bool) -> Trigger:
         if before.state is LeaseState.UNSEEN:
@@ -181,10 +186,6 @@ class LeaseObserver:
         """Whether a lease is to be ended: it was read just now, and there was no heartbeat for its time to live."""
         lease = self._leases[name]
         return lease.state is LeaseState.SILENT and now > lease.until
-
-    def was_read_after(self, name: str, moment: float) -> bool:
-        """Whether a lease was read, or first seen, after that."""
-        return self._leases.get(name, _UNSEEN).read_at > moment
 
     def may_end(self, name: str, ttl: float, now: float) -> bool:
         """Whether a lease that was seen may end before a look that begins now, and is late, has told that it lives: it
