@@ -121,12 +121,13 @@ def test_the_core_stays_small() -> None:
     modules = [path.read_text() for path in sorted((ROOT / "core" / "src").rglob("*.py"))]
     assert len(modules) <= 18
     # It was 1,100 until secrets in files were read again, and endpoints as other tools write them had words; and 1,110
-    # until a key could be deleted on a condition; and 1,111 until many could be made in one step.
-    assert sum(map(_lines_of_code, modules)) <= 1112
+    # until a key could be deleted on a condition; 1,111 until many could be made in one step; and 1,112 until a backend
+    # could say that calls do not go side by side.
+    assert sum(map(_lines_of_code, modules)) <= 1113
     # 2,300, and 800 for an author, until then.
-    assert sum(len(text.splitlines()) for text in modules) <= 2316
+    assert sum(len(text.splitlines()) for text in modules) <= 2320
     author = [ROOT / "core" / "src" / "rdzv_core" / f"{name}.py" for name in ("backend", "errors", "options", "keys")]
-    assert sum(len(path.read_text().splitlines()) for path in author) <= 816
+    assert sum(len(path.read_text().splitlines()) for path in author) <= 820
 
 
 def test_the_engine_stays_small() -> None:

@@ -45,6 +45,10 @@ Look = Callable[[], object]
 """Reads the heartbeats of some leases, and ends those that are over."""
 
 
+def no_look_beside(look: Look) -> None:
+    """Never look beside a wait."""
+
+
 class Looks(Enum):
     """At which heartbeats a call looks before it says which leases live."""
 
@@ -102,7 +106,7 @@ class HeartbeatLeases(KeyValueBackend):
         folder: str = "0",
         observers: Callable[[], int] = lambda: 1,
         rng: random.Random | None = None,
-        beside: Callable[[Look], Future[object] | None] = lambda look: None,
+        beside: Callable[[Look], Future[object] | None] = no_look_beside,
     ) -> None:
         """Give `inner` leases.
 
@@ -119,6 +123,7 @@ class HeartbeatLeases(KeyValueBackend):
         """
         self._inner = inner
         self.creates_at_once = inner.creates_at_once
+        self.calls_side_by_side = inner.calls_side_by_side
         self._clock = clock
         self._folder = folder
         self._lock = threading.Lock()
