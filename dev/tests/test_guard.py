@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,10 @@ def state(pid: int) -> str:
     return ""
 
 
+def is_zombie(pid: int) -> bool:
+    return state(pid) == "Z"
+
+
 @pytest.fixture
 def keeper() -> Iterator[Guard]:
     with closing(Guard(os.environ)) as keeper:
@@ -126,7 +131,7 @@ def test_the_order_of_ends_is_known_however_late_the_guard_looks(keeper: Guard) 
     os.kill(keeper._process.pid, signal.SIGSTOP)
     for pid in order:
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda pid=pid: state(pid) == "Z")
+        wait_until(partial(is_zombie, pid))
     os.kill(keeper._process.pid, signal.SIGCONT)
     wait_until(lambda: all(keeper.code_of(pid) == -signal.SIGKILL for pid in pids))
     assert sorted(pids, key=keeper.place_of) == order

@@ -210,20 +210,20 @@ def test_the_end_of_one_lease_is_told_in_time_while_another_is_looked_at(backend
     assert backend.now <= died + TTL + PAUSE
 
 
-class Beating(Far):
+class Renewing(Far):
     """Looks take 10 ms, waits 1 ms more than they should, and owners change their heartbeats once an interval."""
 
     def __init__(self, interval: float) -> None:
         super().__init__()
-        self.owners, self._interval, self._beats_at = list[Lease](), interval, 0.0
+        self.owners, self._interval, self._renews_at = list[Lease](), interval, 0.0
 
     def end(self) -> None:
         self.now += 0.01
         super().end()
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        if self.now >= self._beats_at:
-            self._beats_at = self.now + self._interval
+        if self.now >= self._renews_at:
+            self._renews_at = self.now + self._interval
             assert all(lease.keep_alive(CALL) for lease in self.owners)
         until = self.now + timeout + 0.001
         if self.under_way:
@@ -236,7 +236,7 @@ class Beating(Far):
 def test_a_death_is_known_as_soon_where_leases_are_seen_at_moments_of_their_own(
     interval: float, attempts: int, phase: int
 ) -> None:
-    backend, ttl = Beating(interval), attempts * interval
+    backend, ttl = Renewing(interval), attempts * interval
     leases = HeartbeatLeases(backend, interval, lambda: backend.now, beside=backend.beside)
     view = leases.read_all("nodes", timeout=CALL)
     for name in "ab":

@@ -24,8 +24,8 @@ and where leases are heartbeats so short that no look at them, which is at a mom
 _SETTLED: Final = 11.0
 """Seconds after which nodes wait, or work."""
 _LOOKED: Final = 4.6
-"""Seconds after which one that only looks has seen the run. At the end of both no wait begins anew, as waits do here when
-a look at a heartbeat has ended: what happens just then is heard half a round trip later."""
+"""Seconds after which one that only looks has seen the run. At the end of both no wait begins anew, as waits do here
+when a look at a heartbeat has ended: what happens just then is heard half a round trip later."""
 _STEP: Final = 0.01
 _PATIENCE: Final = 60.0
 

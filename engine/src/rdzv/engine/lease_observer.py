@@ -129,8 +129,8 @@ class LeaseObserver:
         return self.next_look(name)
 
     def observe(self, name: str, token: Token, ttl: float, now: float, asked: float | None = None) -> None:
-        """Note what was found of a lease. An answer tells nothing if it was asked for before the last one had come: what
-        it says may be older.
+        """Note what was found of a lease. An answer that was asked for before the last one had come tells nothing:
+        it may be older.
 
         Args:
             name: The lease's.
