@@ -195,7 +195,7 @@ def test_one_of_many_looks_for_the_first_time_beside_its_wait(backend: Far, leas
     assert (backend.begun, backend.looks) == (1, [])
 
 
-def test_the_end_of_one_lease_is_told_in_time_while_another_is_looked_at(backend: Far, leases: HeartbeatLeases) -> None:
+def test_the_end_of_one_lease_comes_in_time_while_another_is_looked_at(backend: Far, leases: HeartbeatLeases) -> None:
     """They are looked at at moments of their own: the one that is dead just before the other is due."""
     backend.answers = True
     dead, lives = (leases.open_lease(TTL, timeout=CALL) for _ in range(2))
