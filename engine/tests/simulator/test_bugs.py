@@ -22,9 +22,9 @@ RARE: Final = {
     "late-closing": 282,
     "leader-without-grace-period": 95,
     "pardon-unheard": 185,
-    "shared-pages-removed": 335,
+    "shared-pages-removed": 153,
     "spares-take-places-of-silent-members": 205,
-    "unseen-removal": 52,
+    "unseen-removal": 225,
     "unverified-lease": 31,
 }
 """Bugs that take more than a second to find, and the seed that showed each last: the hunt begins there. The soak begins
