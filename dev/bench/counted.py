@@ -1,5 +1,8 @@
-"""Round trips as they are counted, which a slow machine does not change: ``python3 dev.py trips`` records them."""
+"""Round trips as they are counted, which a slow machine does not change: of four nodes, five times each. The medians go
+to dev/bench/trips.toml, with which a test compares. It takes one to three minutes for each backend.
+"""
 
+import argparse
 import sys
 import tomllib
 from pathlib import Path
@@ -38,9 +41,15 @@ def recorded() -> dict[str, dict[str, int]]:
     return tomllib.loads(_RECORD.read_text())
 
 
-def main(*backends: str) -> None:
+def main() -> None:
     """Record those of some backends, or of all."""
-    for backend in backends or BACKENDS:
+    parser = argparse.ArgumentParser(prog="python3 dev.py trips", description=__doc__)
+    known = ", ".join(BACKENDS)
+    parser.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{known}; all of them if none is named")
+    chosen = parser.parse_args().backends or BACKENDS
+    if unknown := set(chosen) - set(BACKENDS):
+        parser.error(f"no round trips are counted of {', '.join(sorted(unknown))}, but of {known}")
+    for backend in chosen:
         counts = [count(backend) for _ in range(_REPEAT)]
         print(backend, *counts, sep="\n  ", flush=True)
         usual = {name: median(each[name] for each in counts) for name in counts[0]}
@@ -52,4 +61,4 @@ def main(*backends: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -137,13 +137,17 @@ def test_the_order_of_ends_is_known_however_late_the_guard_looks(keeper: Guard) 
     assert sorted(pids, key=keeper.place_of) == order
 
 
-def test_a_process_whose_end_cannot_be_told_is_asked_for(keeper: Guard) -> None:
+@pytest.mark.parametrize("lacks", ["watches", "descriptors"])
+def test_a_process_whose_end_cannot_be_told_is_asked_for(keeper: Guard, lacks: str) -> None:
     class Full:
         def register(self, *_: int) -> None:
             raise OSError(errno.ENOSPC, "no room for another watch")
 
     ends, pid = Ends(), keeper.start(["true"], os.environ)
-    ends._ready = Full()  # type: ignore[assignment]
+    if lacks == "watches":
+        ends._ready = Full()  # type: ignore[assignment]
+    else:
+        ends._room = 0
     ends.watch(pid)
     assert ends.told({pid}) == [pid]
 

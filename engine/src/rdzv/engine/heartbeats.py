@@ -131,6 +131,8 @@ class HeartbeatLeases(KeyValueBackend):
         self._beside = beside
         self._looks: dict[str, _LookBeside] = {}
         """By prefix, the look beside the wait for it, until the wait has seen its end."""
+        self._took = 0.0
+        """Seconds that the last look took."""
 
     @property
     def name(self) -> str:
@@ -254,7 +256,7 @@ class HeartbeatLeases(KeyValueBackend):
         and so come to be looked at half as often."""
         now = self._clock()
         with self._lock:
-            if any(self._observer.may_end(lease, ttl, now) for lease, ttl in ttls.items()):
+            if any(self._observer.may_end(lease, ttl, now + self._took) for lease, ttl in ttls.items()):
                 return False
         # The wait may be over sooner, and the next one sees what becomes of it.
         until = max(deadline, now + self._observer.scan_interval)
@@ -263,7 +265,9 @@ class HeartbeatLeases(KeyValueBackend):
         return prefix in self._looks
 
     def _look(self, leases: Collection[str], ttls: Mapping[str, float], began: float, deadline: float) -> Set[str]:
-        living = self._check_expiry(self._heartbeats_of(leases, deadline), ttls, began, deadline)
+        heartbeats = self._heartbeats_of(leases, deadline)
+        self._took = self._clock() - began
+        living = self._check_expiry(heartbeats, ttls, began, deadline)
         with self._lock:
             for lease in leases:
                 if lease not in living:

@@ -14,6 +14,7 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -88,11 +89,12 @@ def _process(pid: int) -> Process | None:
 
 class Ends:
     """The order in which processes end, by an epoll of their pidfds (Linux since 5.3): to their parent all those that
-    end while it does something else end at once."""
+    end while it does something else end at once. It leaves half of the descriptors to the starting of processes."""
 
     def __init__(self) -> None:
         """Watch none."""
         self._ready = select.epoll() if hasattr(os, "pidfd_open") else None
+        self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._pids: dict[int, int] = {}
 
     def watch(self, pid: int) -> None:
@@ -101,6 +103,8 @@ class Ends:
             with contextlib.suppress(OSError):
                 ends = os.pidfd_open(pid)
                 try:
+                    if ends >= self._room >= 0:
+                        raise OSError(errno.EMFILE, "too few descriptors are left")
                     self._ready.register(ends, select.EPOLLIN)
                 except OSError:
                     os.close(ends)
