@@ -22,7 +22,7 @@ _STILL: Final = 10
 """So many looks in a row at which nothing has passed, and nothing computes: all wait for what is held back."""
 _STILL_TO_SETTLE: Final = 50
 """So many looks in a row at which that is so: nodes wait that have called."""
-_MOST_TO_SETTLE: Final = 4.0
+_MOST_TO_SETTLE: Final = 8.0
 """Seconds after which it does not matter what still passes: what nodes ask now and then."""
 
 
@@ -93,10 +93,11 @@ class CountedLine(FaultProxy):
         while not self._closed.wait(_LOOK):
             with self._next:
                 self._still += 1
-                if not self._held or self._still < _STILL:
+                if self._still % _STILL:
                     continue
                 if "R" in _states(os.getpid()):
                     self._still = 0
+                if not (self._held and self._still):
                     continue
                 going, self._held, self._still = self._held, [], 0
                 for near, data in going:
@@ -110,18 +111,24 @@ class CountedLine(FaultProxy):
 
 def _states(pid: int) -> Iterator[str]:
     """Those of the threads of all processes beneath one, as ps has them: R computes, or would with a processor."""
-    # A process may end meanwhile.
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            for child in map(int, (thread / "children").read_text().split()):
-                yield from _states_of(child)
-                yield from _states(child)
+    for thread in _threads(pid):
+        for child in map(int, _read(thread / "children").split()):
+            for its in _threads(child):
+                yield _read(its / "stat").rpartition(") ")[2][:1]
+            yield from _states(child)
 
 
-def _states_of(pid: int) -> Iterator[str]:
+def _threads(pid: int) -> list[Path]:
     with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            yield (thread / "stat").read_text().rpartition(") ")[2][0]
+        return [*Path(f"/proc/{pid}/task").iterdir()]
+    return []
+
+
+def _read(path: Path) -> str:
+    """What is there; nothing: the process, or this thread of it, has ended."""
+    with suppress(OSError):
+        return path.read_text()
+    return ""
 
 
 Line = TimedLine | CountedLine

@@ -256,18 +256,26 @@ class HeartbeatLeases(KeyValueBackend):
         and so come to be looked at half as often."""
         now = self._clock()
         with self._lock:
-            if any(self._observer.may_end(lease, ttl, now + self._took) for lease, ttl in ttls.items()):
+            if any(self._observer.may_end(lease, ttl, now, self._took) for lease, ttl in ttls.items()):
                 return False
         # The wait may be over sooner, and the next one sees what becomes of it.
         until = max(deadline, now + self._observer.scan_interval)
-        if prefix not in self._looks and (done := self._beside(lambda: self._look(ttls, ttls, now, until))):
+        if prefix not in self._looks and (done := self._beside(lambda: self._look(ttls, ttls, now, until, beside=True))):
             self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)
         return prefix in self._looks
 
-    def _look(self, leases: Collection[str], ttls: Mapping[str, float], began: float, deadline: float) -> Set[str]:
+    def _look(
+        self,
+        leases: Collection[str],
+        ttls: Mapping[str, float],
+        began: float,
+        deadline: float,
+        *,
+        beside: bool = False,
+    ) -> Set[str]:
         heartbeats = self._heartbeats_of(leases, deadline)
         self._took = self._clock() - began
-        living = self._check_expiry(heartbeats, ttls, began, deadline)
+        living = self._check_expiry(heartbeats, ttls, began, deadline, beside=beside)
         with self._lock:
             for lease in leases:
                 if lease not in living:
@@ -284,15 +292,21 @@ class HeartbeatLeases(KeyValueBackend):
         }
 
     def _check_expiry(
-        self, heartbeats: Mapping[str, Entry], ttls: Mapping[str, float], began: float, deadline: float
+        self,
+        heartbeats: Mapping[str, Entry],
+        ttls: Mapping[str, float],
+        began: float,
+        deadline: float,
+        *,
+        beside: bool = False,
     ) -> Set[str]:
         """Which of these leases live; expires those without a heartbeat for a time to live."""
         now = self._clock()
         with self._lock:
             living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
             for lease, heartbeat in living.items():
-                self._observer.observe(lease, heartbeat.token, ttls[lease], now, began)
-            overdue = [lease for lease in living if self._observer.is_overdue(lease, now)]
+                self._observer.observe(lease, heartbeat.token, ttls[lease], now, began, beside=beside)
+            overdue = [lease for lease in living if self._observer.is_overdue(lease, living[lease].token, now)]
         return living.keys() - {lease for lease in overdue if self._expire(lease, living[lease], ttls[lease], deadline)}
 
     def _rest(self, parsed: Parsed, prefix: str) -> float:
@@ -313,7 +327,8 @@ class HeartbeatLeases(KeyValueBackend):
             with self._lock:
                 self._observer.spare(lease, ttl, self._clock())
             return False
-        return put.outcome is PutOutcome.APPLIED
+        # Another observer may have been first.
+        return put.outcome is PutOutcome.APPLIED or (put.entry is not None and put.entry.value == _EXPIRED)
 
 
 class _HeartbeatLease(Lease):

@@ -128,7 +128,9 @@ class LeaseObserver:
             self.observe(name, ABSENT, ttl, now)
         return self.next_look(name)
 
-    def observe(self, name: str, token: Token, ttl: float, now: float, asked: float | None = None) -> None:
+    def observe(
+        self, name: str, token: Token, ttl: float, now: float, asked: float | None = None, *, beside: bool = False
+    ) -> None:
         """Note what was found of a lease. An answer that was asked for before the last one had come tells nothing:
         it may be older.
 
@@ -137,21 +139,24 @@ class LeaseObserver:
             token: The version of its heartbeat; `ABSENT`: it had none yet, or was not read.
             ttl: Its time to live, in seconds.
             now: The moment.
-            asked: The moment at which it was asked for, from which on the observer rests; None: now.
+            asked: The moment at which it was asked for; None: now.
+            beside: Whether that was beside a wait, which then rests from that moment on, and not from now.
         """
         before, mean, asked = self._leases.get(name, _UNSEEN), self._mean_pause(), now if asked is None else asked
         if asked < before.read_at:
             return
+        rests_from = asked if beside else now
         trigger = self._trigger(before, token, now, many=bool(mean))
         state = _NEXT.get((before.state, trigger), before.state)
         match state:
             case LeaseState.NOTED:
                 self._leases[name] = _Lease(state, read_at=now, next_look=now + mean * self._rng.random())
             case LeaseState.SILENT:
-                next_look = min(before.until, asked + self.scan_interval)
+                next_look = min(before.until, max(now, rests_from + self.scan_interval))
                 self._leases[name] = replace(before, state=state, read_at=now, next_look=next_look)
             case LeaseState.LIVE:
-                self._leases[name] = _Lease(state, token, now + ttl, now, asked + self._rest(trigger, ttl, mean))
+                next_look = max(now, rests_from + self._rest(trigger, ttl, mean))
+                self._leases[name] = _Lease(state, token, now + ttl, now, next_look)
 
     def _trigger(self, before: _Lease, token: Token, now: float, *, many: bool) -> Trigger:
         if before.state is LeaseState.UNSEEN:
@@ -182,17 +187,19 @@ class LeaseObserver:
         if (state := _NEXT.get((before.state, Trigger.READ))) is not None:
             self._leases[name] = _Lease(state, before.token, now + ttl, now, next_look)
 
-    def is_overdue(self, name: str, now: float) -> bool:
-        """Whether a lease is to be ended: it was read just now, and there was no heartbeat for its time to live."""
+    def is_overdue(self, name: str, token: Token, now: float) -> bool:
+        """Whether a lease is to be ended: this version of its heartbeat was read just now, and there was no other for its
+        time to live. Of another version, which an answer has that tells nothing, it is not known how old it is."""
         lease = self._leases[name]
-        return lease.state is LeaseState.SILENT and now > lease.until
+        return lease.state is LeaseState.SILENT and lease.token == token and now > lease.until
 
-    def may_end(self, name: str, ttl: float, now: float) -> bool:
+    def may_end(self, name: str, ttl: float, now: float, took: float = 0.0) -> bool:
         """Whether a lease that was seen may end before a look that begins now, and is late, has told that it lives: it
-        has at most `_SCAN` seconds left of its `ttl`, or a late look is one too few (see `_is_unknown`)."""
+        has at most `_SCAN` seconds left of its `ttl`, and those that the look before `took`; or a late look is one too
+        few (see `_is_unknown`)."""
         lease = self._leases[name]
         left = ttl if self._is_unknown(lease, now) else lease.until - now
-        return left <= _SCAN or self._interval < _SCAN
+        return left <= _SCAN + took or self._interval < _SCAN
 
     def next_look(self, name: str) -> float:
         """The moment from which on a lease that was seen is worth reading."""

@@ -143,8 +143,10 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
     early = mine.lease
     if mine.state is NodeState.NEW and early is not None and node.clock() >= mine.lease_since + node.interval / 2:
         # It was opened too early: it might end before the first keep-alive that there is with a record.
+        lives = node.clock() < mine.lease_until
         mine.lose_lease()
-        yield Revoke(early, node.background_deadline(deadline))
+        if lives:
+            yield from _revoke(node, early, node.background_deadline(_until(node, deadline)))
     while (record := mine.record) is not None and not node.stopped:
         until = node.background_deadline(_until(node, deadline))
         if node.clock() >= until:
@@ -225,12 +227,19 @@ def deregister(node: Node, deadline: float) -> Coroutine[Exception | None]:
     _lose_all_on_lease(node)
     mine.unrevoked = lease
     if lease is not None:
-        try:
-            yield Revoke(lease, deadline)
-        except Exception as error:
-            logger.debug("the lease of node '%s' could not be revoked: %r", node.id, error)
+        if (error := (yield from _revoke(node, lease, deadline))) is not None:
             return error
         mine.unrevoked = None
+    return None
+
+
+def _revoke(node: Node, lease: Lease, deadline: float) -> Coroutine[Exception | None]:
+    """End a lease; returns why the service has not confirmed it: then it runs out by itself."""
+    try:
+        yield Revoke(lease, deadline)
+    except Exception as error:
+        logger.debug("the lease of node '%s' could not be revoked: %r", node.id, error)
+        return error
     return None
 
 
