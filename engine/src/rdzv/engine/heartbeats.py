@@ -260,7 +260,8 @@ class HeartbeatLeases(KeyValueBackend):
                 return False
         # The wait may be over sooner, and the next one sees what becomes of it.
         until = max(deadline, now + self._observer.scan_interval)
-        if prefix not in self._looks and (done := self._beside(lambda: self._look(ttls, ttls, now, until, beside=True))):
+        look = lambda: self._look(ttls, ttls, now, until, beside=True)  # noqa: E731 - it is called on another thread
+        if prefix not in self._looks and (done := self._beside(look)):
             self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)
         return prefix in self._looks
 

@@ -188,8 +188,8 @@ class LeaseObserver:
             self._leases[name] = _Lease(state, before.token, now + ttl, now, next_look)
 
     def is_overdue(self, name: str, token: Token, now: float) -> bool:
-        """Whether a lease is to be ended: this version of its heartbeat was read just now, and there was no other for its
-        time to live. Of another version, which an answer has that tells nothing, it is not known how old it is."""
+        """Whether a lease is to be ended: this version of its heartbeat was read just now, and there was no other for
+        its time to live. Of another version, which an answer has that tells nothing, it is not known how old it is."""
         lease = self._leases[name]
         return lease.state is LeaseState.SILENT and lease.token == token and now > lease.until
 
