@@ -229,9 +229,12 @@ class TestFirstLook:
         assert registering.go() is None
         assert node.registration.state is NodeState.REGISTERED
 
-    def test_one_that_every_keep_alive_may_come_too_late_for_is_not_opened(self, harness: Harness, node: Node) -> None:
-        node.ttl = node.interval
-        assert isinstance(self.look(harness, node).effect, WaitForChange)
+    @pytest.mark.parametrize(("intervals", "first"), [(1.9, WaitForChange), (2.0, OpenLease)])
+    def test_one_that_every_keep_alive_may_come_too_late_for_is_not_opened(
+        self, harness: Harness, node: Node, intervals: float, first: type[object]
+    ) -> None:
+        node.ttl = intervals * node.interval
+        assert isinstance(self.look(harness, node).effect, first)
 
     def test_one_that_the_service_does_not_grant_is_asked_for_again(self, harness: Harness, node: Node) -> None:
         looking = self.look(harness, node)

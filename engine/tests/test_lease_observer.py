@@ -197,6 +197,32 @@ def test_a_heartbeat_that_came_while_an_older_answer_was_awaited_ends_nothing() 
     assert observer.is_overdue("a", 5, late)
 
 
+@pytest.mark.parametrize(("interval", "may_end"), [(SCAN - 0.01, True), (SCAN, False)])
+def test_of_many_looks_in_a_short_time_none_may_be_late(interval: float, may_end: bool) -> None:
+    observer = OneLease(FEW, interval)
+    observer.read(1)
+    assert observer.may_end("a", TTL, observer.now) is may_end
+
+
+def test_what_a_look_takes_is_as_good_as_gone() -> None:
+    observer = OneLease(FEW)
+    observer.read(1)
+    ends = observer.now + TTL
+    observer.read(1, after=INTERVAL)
+    observer.read(1, after=INTERVAL)
+    assert observer.may_end("a", TTL, ends - SCAN - 1.0, took=1.0)
+    assert not observer.may_end("a", TTL, ends - SCAN - 1.1, took=1.0)
+
+
+@pytest.mark.parametrize(("beside", "rests"), [(True, SCAN - 0.3), (False, SCAN)])
+def test_beside_a_wait_an_observer_rests_from_when_it_has_asked(beside: bool, rests: float) -> None:
+    observer = OneLease(FEW)
+    for token in (1, 1, 2):
+        observer.now += 0.5
+        observer.observe("a", token, TTL, observer.now, observer.now - 0.3, beside=beside)
+        assert observer.rests == pytest.approx(rests)
+
+
 def test_what_another_look_has_ended_is_not_spared() -> None:
     observer = OneLease(FEW)
     observer.read(1)

@@ -2,14 +2,12 @@
 
 import threading
 from concurrent.futures import Future
-from datetime import timedelta
 
 import pytest
 from rdzv_core.backend import ABSENT, ANY, Entry, Lease, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv import RendezvousSettings, RendezvousTimeout
-from rdzv.engine.handler import look_beside, with_leases
+from rdzv.engine.handler import look_beside
 from rdzv.engine.heartbeats import HeartbeatLeases, Look, parse
 
 from .memory import Fault, MemoryBackend
@@ -266,17 +264,6 @@ def test_an_answer_that_comes_after_a_newer_one_tells_nothing(
     living = leases._check_expiry({name: older.entries[f"heartbeats/{name}"]}, {name: TTL}, backend.now - 2.0, CALL)
     assert living == {name}
     assert leases._observer._leases[name].until == until
-
-
-@pytest.mark.parametrize("side_by_side", [True, False])
-def test_whether_calls_go_side_by_side_the_backend_says(monkeypatch: pytest.MonkeyPatch, side_by_side: bool) -> None:
-    backend = MemoryBackend()
-    monkeypatch.setattr(backend, "capabilities", frozenset(), raising=False)
-    monkeypatch.setattr(backend, "calls_side_by_side", side_by_side, raising=False)
-    leases = with_leases(backend, RendezvousSettings("run", 1, 1, RendezvousTimeout(), timedelta(seconds=5), 3))
-    assert isinstance(leases, HeartbeatLeases)
-    assert leases.calls_side_by_side is side_by_side
-    assert (leases._beside is look_beside) is side_by_side
 
 
 class Silent(MemoryBackend):

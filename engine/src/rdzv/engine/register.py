@@ -140,12 +140,11 @@ def reregister(node: Node, deadline: float) -> Coroutine[None]:
 
 def _write_record(node: Node, deadline: float) -> Coroutine[None]:
     mine = node.registration
-    early = mine.lease
-    if mine.state is NodeState.NEW and early is not None and node.clock() >= mine.lease_since + node.interval / 2:
+    if mine.state is NodeState.NEW and node.clock() >= mine.lease_since + node.interval / 2:
         # It was opened too early: it might end before the first keep-alive that there is with a record.
-        lives = node.clock() < mine.lease_until
+        early = mine.lease if node.clock() < mine.lease_until else None
         mine.lose_lease()
-        if lives:
+        if early is not None:
             yield from _revoke(node, early, node.background_deadline(_until(node, deadline)))
     while (record := mine.record) is not None and not node.stopped:
         until = node.background_deadline(_until(node, deadline))
