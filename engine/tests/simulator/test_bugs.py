@@ -21,6 +21,7 @@ RARE: Final = {
     "keep-ends": 39,
     "late-closing": 282,
     "leader-without-grace-period": 95,
+    "page-unconfirmed": 22,
     "pardon-unheard": 185,
     "shared-pages-removed": 153,
     "spares-take-places-of-silent-members": 205,
