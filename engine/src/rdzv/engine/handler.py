@@ -3,14 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, wait
-from contextlib import suppress
+from concurrent.futures import wait
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
 from rdzv_core.backend import Capability, KeyValueBackend, RendezvousBackend
-from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
+from rdzv_core.errors import RendezvousError, RendezvousTimeoutError
 from rdzv_core.handler import RendezvousHandler, RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.store import Store
@@ -24,7 +23,7 @@ from . import drain, join, keep_alive, leave, report, watch
 from .address import announced, own_address
 from .aside import node_logger, speaking_aside
 from .effects import Coroutine
-from .heartbeats import HeartbeatLeases, Look, no_look_beside
+from .heartbeats import HeartbeatLeases
 from .lifetime import Lifetime
 from .node import Node
 from .node_view import NodeView
@@ -325,15 +324,7 @@ def with_leases(
     if Capability.LEASE in keys.capabilities:
         return keys
     interval = settings.keep_alive_interval.total_seconds()
-    beside = look_beside if keys.calls_side_by_side else no_look_beside
-    return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers, beside=beside)
-
-
-def look_beside(look: Look) -> Future[object] | None:
-    """Begin a look on a thread of its own; None: there is no room for one."""
-    with suppress(RendezvousConnectionError):
-        return in_thread(speaking_aside()(look), "rdzv-look")
-    return None
+    return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers)
 
 
 def address_towards(keys: KeyValueBackend, deadline: float, tell: Callable[[OSError | None], None]) -> str:
