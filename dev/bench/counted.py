@@ -1,8 +1,12 @@
-"""Round trips as they are counted, which a slow machine does not change: ``python3 dev.py trips`` records them."""
+"""Round trips as they are counted, which a slow machine does not change: of four nodes, five times each. The medians go
+to dev/bench/trips.toml, with which a test compares. It takes one to three minutes for each backend.
+"""
 
+import argparse
 import sys
 import tomllib
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from rdzv_conformance.servers import SERVERS
@@ -18,7 +22,7 @@ BACKENDS: Final = ("c10d", *SERVERS)
 _RECORD: Final = Path(__file__).with_name("trips.toml")
 _HEAD: Final = """\
 # Round trips that lie one after the other until all of four nodes know their world, as measures/trips.py has them: the
-# most of five, but for one. `python3 dev.py trips` writes them anew; a test fails when a backend needs one more.
+# median of five. `python3 dev.py trips` writes them anew; a test fails when a backend needs one more, five times.
 """
 _REPEAT: Final = 5
 """How often each is counted: nodes that call at once do not always come in the same order."""
@@ -37,12 +41,18 @@ def recorded() -> dict[str, dict[str, int]]:
     return tomllib.loads(_RECORD.read_text())
 
 
-def main(*backends: str) -> None:
+def main() -> None:
     """Record those of some backends, or of all."""
-    for backend in backends or BACKENDS:
+    parser = argparse.ArgumentParser(prog="python3 dev.py trips", description=__doc__)
+    known = ", ".join(BACKENDS)
+    parser.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{known}; all of them if none is named")
+    chosen = parser.parse_args().backends or BACKENDS
+    if unknown := set(chosen) - set(BACKENDS):
+        parser.error(f"no round trips are counted of {', '.join(sorted(unknown))}, but of {known}")
+    for backend in chosen:
         counts = [count(backend) for _ in range(_REPEAT)]
         print(backend, *counts, sep="\n  ", flush=True)
-        usual = {name: sorted(each[name] for each in counts)[-2] for name in counts[0]}
+        usual = {name: median(each[name] for each in counts) for name in counts[0]}
         lines = (
             f"{name} = {{ {', '.join(f'{what} = {trips}' for what, trips in found.items())} }}\n"
             for name, found in sorted((recorded() | {backend: usual}).items())
@@ -51,4 +61,4 @@ def main(*backends: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,9 +1,12 @@
 """Lines to a service that is far away, which tell how many round trips have passed: by a clock, or counted."""
 
+import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from rdzv_conformance.proxy import FaultProxy
@@ -12,14 +15,15 @@ __all__ = ["LAG", "CountedLine", "Line", "TimedLine"]
 
 LAG: Final = 0.2
 """Seconds of a round trip: so many that those of the processors count for little."""
-_SETTLE: Final = 30
+_TRIPS_TO_SETTLE: Final = 30
 """Trips after which nodes wait that have called."""
 _LOOK: Final = 0.01
 _STILL: Final = 10
-"""So many looks in a row at which nothing has passed: all wait for what is held back."""
-
-_SETTLED: Final = 4.0
-"""Seconds after which it does not matter what still passes."""
+"""So many looks in a row at which nothing has passed, and nothing computes: all wait for what is held back."""
+_STILL_TO_SETTLE: Final = 50
+"""So many looks in a row at which that is so: nodes wait that have called."""
+_MOST_TO_SETTLE: Final = 8.0
+"""Seconds after which it does not matter what still passes: what nodes ask now and then."""
 
 
 class TimedLine(FaultProxy):
@@ -35,11 +39,12 @@ class TimedLine(FaultProxy):
 
     def settle(self) -> None:
         """Wait until those wait that have called."""
-        time.sleep(_SETTLE * LAG)
+        time.sleep(_TRIPS_TO_SETTLE * LAG)
 
 
 class CountedLine(FaultProxy):
-    """Holds back answers and connections until nothing else passes, then lets all of them go: one round trip.
+    """Holds back answers and connections until nothing else passes and no process beneath this one computes, then lets
+    all of them go: one round trip.
 
     So a slow machine changes nothing, and what nodes wait for beside the service counts for nothing.
     """
@@ -57,9 +62,9 @@ class CountedLine(FaultProxy):
 
     def settle(self) -> None:
         """Wait until nothing passes any more, or only what nodes ask now and then."""
-        deadline = time.monotonic() + _SETTLED
+        deadline = time.monotonic() + _MOST_TO_SETTLE
         self._still = 0
-        while self._still < 5 * _STILL and time.monotonic() < deadline:
+        while self._still < _STILL_TO_SETTLE and time.monotonic() < deadline:
             time.sleep(_LOOK)
 
     def pass_requests(self, near: socket.socket, far: socket.socket) -> None:
@@ -88,7 +93,11 @@ class CountedLine(FaultProxy):
         while not self._closed.wait(_LOOK):
             with self._next:
                 self._still += 1
-                if not self._held or self._still < _STILL:
+                if self._still % _STILL:
+                    continue
+                if "R" in _states(os.getpid()):
+                    self._still = 0
+                if not (self._held and self._still):
                     continue
                 going, self._held, self._still = self._held, [], 0
                 for near, data in going:
@@ -98,6 +107,28 @@ class CountedLine(FaultProxy):
                 self._next.notify_all()
         with self._next:
             self._next.notify_all()
+
+
+def _states(pid: int) -> Iterator[str]:
+    """Those of the threads of all processes beneath one, as ps has them: R computes, or would with a processor."""
+    for thread in _threads(pid):
+        for child in map(int, _read(thread / "children").split()):
+            for its in _threads(child):
+                yield _read(its / "stat").rpartition(") ")[2][:1]
+            yield from _states(child)
+
+
+def _threads(pid: int) -> list[Path]:
+    with suppress(OSError):
+        return [*Path(f"/proc/{pid}/task").iterdir()]
+    return []
+
+
+def _read(path: Path) -> str:
+    """What is there; nothing: the process, or this thread of it, has ended."""
+    with suppress(OSError):
+        return path.read_text()
+    return ""
 
 
 Line = TimedLine | CountedLine

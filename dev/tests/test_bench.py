@@ -181,7 +181,7 @@ def test_page_is_made_from_the_results_beside_it(module: Callable[[str], Any]) -
     made = report.fill_page(page, module("samples").Samples.load(report.RESULTS))
     assert made == page, f"python3 dev.py bench --load {report.RESULTS.relative_to(ROOT)} --docs"
     summary = page.partition("<!-- generated: goals -->")[2].partition("<!-- end -->")[0]
-    assert 3 <= summary.count("\n| ") <= 12 + 2
+    assert 3 <= summary.count("\n| ") <= 15 + 2
     assert summary.count("![") == 1
     assert all((report.PAGE.parent / path).exists() for path in re.findall(r"!\[.*?\]\((.*?)\)", page))
 

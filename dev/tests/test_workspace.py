@@ -121,38 +121,19 @@ def test_the_core_stays_small() -> None:
     modules = [path.read_text() for path in sorted((ROOT / "core" / "src").rglob("*.py"))]
     assert len(modules) <= 18
     # It was 1,100 until secrets in files were read again, and endpoints as other tools write them had words; and 1,110
-    # until a key could be deleted on a condition; and 1,111 until many could be made in one step.
-    assert sum(map(_lines_of_code, modules)) <= 1112
+    # until a key could be deleted on a condition; 1,111 until many could be made in one step; and 1,112 until a backend
+    # could say that calls do not go side by side.
+    assert sum(map(_lines_of_code, modules)) <= 1113
     # 2,300, and 800 for an author, until then.
-    assert sum(len(text.splitlines()) for text in modules) <= 2316
+    assert sum(len(text.splitlines()) for text in modules) <= 2320
     author = [ROOT / "core" / "src" / "rdzv_core" / f"{name}.py" for name in ("backend", "errors", "options", "keys")]
-    assert sum(len(path.read_text().splitlines()) for path in author) <= 816
+    assert sum(len(path.read_text().splitlines()) for path in author) <= 820
 
 
 def test_the_engine_stays_small() -> None:
-    """See `test_the_core_stays_small`. It was to be 5,150: the cut left 5,230; states that are written as states and
-    modules that have one idea each took 290 more, and 190 could go. Then came: whose failure it was that ended a round,
-    with a verdict for each, 203; that nothing that may block is on the way of a round, 164; refusals that end no
-    member, 126; names that nodes share, 30; that a machine without room for a thread or a port is asked again, 18; that
-    a loop without room for its thread begins later, 12; `await_departure` and `closed`, 11; the address towards the
-    service in time, 10; the bound of leaving, 3; a rank 0 that the others can reach, 28; that what cannot be read is
-    said once, 8; how long a refusal has lasted, 13; an address by its interface or network, and one that is refused,
-    97; a port of a range, which nodes keep from each other, 56; what a node waits for, in words, with what a leader
-    has to tell it for that, 137; that a run of another version is said to be one, 15; the version of each node, 4;
-    which of a node's drains stands, 22; that a pardon names a node that is quarantined, 4; that all nodes of a run
-    have one policy, 31; that what is read is bounded before it is believed, 33; that a node which was behind is named,
-    and not said to have failed first, 3; that a store's key is no longer than every service takes, 8; for how long a
-    node that waits has been refused, 10; what a node that gives up lacks, 4; which options ask for a world that cannot
-    be, 1; an error of a first look that is said once, 1; that of many keys which cannot be read ten are named, 10; and
-    of many nodes that are evicted 32, 4; that a deleted key is removed for good where nothing can bring it back, 98;
-    what a machine lacks, which was half the agent's, and that a node which waits for it says so, 26; a refused timeout
-    that is kept, 9; both names of a number that a source gives twice, and less for what cannot be read, 5; a
-    world for JAX, 6; that the key of what cannot be read is named, and an error of all loops said once, 11; who is
-    missing of those that are expected, 66; fewer round trips to a world (a lease beside the first look, calls side by
-    side, one reading of the nodes, what settles first), 72; pages of a large world in few requests, 51; what a node
-    leaves where it ends its lease, 11; news that does not wait for a look at heartbeats, 4."""
+    """See `test_the_core_stays_small`. It was to be 5,150; a change that needs more says for what in its commit."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6753
+    assert sum(map(_lines_of_code, modules)) <= 6841
 
 
 def _lines_of_code(text: str) -> int:

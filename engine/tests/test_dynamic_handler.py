@@ -24,9 +24,11 @@ from rdzv import DynamicRendezvousHandler
 from rdzv.engine import worlds
 from rdzv.engine.codec import decode
 from rdzv.engine.failures import WATCH
+from rdzv.engine.handler import look_beside, with_leases
+from rdzv.engine.heartbeats import HeartbeatLeases
 from rdzv.engine.lifetime import Lifetime
 from rdzv.engine.records import STATUS_KEY, Closed, State
-from rdzv.settings import RendezvousTimeout
+from rdzv.settings import RendezvousSettings, RendezvousTimeout
 from rdzv.store import KeyValueStore, PrefixStore
 
 from .forks import said_in_fork
@@ -488,3 +490,14 @@ class TestNotices:
         run.backends[0].fail("put", Fault.REQUEST_LOST)
         assert first.report_failure("exit code 1")
         wait_until(lambda: 1 in second.view.failures)
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_whether_calls_go_side_by_side_the_backend_says(monkeypatch: pytest.MonkeyPatch, side_by_side: bool) -> None:
+    backend = MemoryBackend()
+    monkeypatch.setattr(backend, "capabilities", frozenset(), raising=False)
+    monkeypatch.setattr(backend, "calls_side_by_side", side_by_side, raising=False)
+    leases = with_leases(backend, RendezvousSettings("run", 1, 1, RendezvousTimeout(), seconds(5.0), 3))
+    assert isinstance(leases, HeartbeatLeases)
+    assert leases.calls_side_by_side is side_by_side
+    assert (leases._beside is look_beside) is side_by_side

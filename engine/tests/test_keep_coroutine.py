@@ -206,19 +206,35 @@ class TestFirstLook:
         looking.go()
         lease = node.registration.lease
         node.registration.record = NodeRecord("a", 0, 0, 2, 4, "a.host", 1)
+        harness.now += INTERVAL / 2 - 0.1
         put = harness.stepper(register.register(node, harness.now + 60.0)).effect
         assert isinstance(put, Put)
         assert put.lease is lease
 
-    def test_one_that_is_over_by_then_is_none(self, harness: Harness, node: Node) -> None:
+    @pytest.mark.parametrize("late", [INTERVAL / 2, TTL])
+    def test_one_that_may_end_before_a_keep_alive_is_revoked(self, harness: Harness, node: Node, late: float) -> None:
+        """A turn of the keep-alive may have found no record just before there is one."""
         self.look(harness, node).go()
+        early = node.registration.lease
         node.registration.record = NodeRecord("a", 0, 0, 2, 4, "a.host", 1)
-        harness.now += TTL
+        harness.now += late
         registering = harness.stepper(register.register(node, harness.now + 60.0))
-        assert isinstance(registering.effect, OpenLease)
+        if late < TTL:
+            assert isinstance(registering.effect, Revoke)
+            assert registering.effect.lease is early
+            assert isinstance(registering.throw(AWAY), OpenLease)
+        else:
+            assert isinstance(registering.effect, OpenLease)
         assert isinstance(registering.go(), Put)
         assert registering.go() is None
         assert node.registration.state is NodeState.REGISTERED
+
+    @pytest.mark.parametrize(("intervals", "first"), [(1.9, WaitForChange), (2.0, OpenLease)])
+    def test_one_that_every_keep_alive_may_come_too_late_for_is_not_opened(
+        self, harness: Harness, node: Node, intervals: float, first: type[object]
+    ) -> None:
+        node.ttl = intervals * node.interval
+        assert isinstance(self.look(harness, node).effect, first)
 
     def test_one_that_the_service_does_not_grant_is_asked_for_again(self, harness: Harness, node: Node) -> None:
         looking = self.look(harness, node)

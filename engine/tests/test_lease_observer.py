@@ -37,6 +37,9 @@ class OneLease(LeaseObserver):
         self.observe("a", token, ttl, self.now)
         return self.state("a")
 
+    def overdue(self, now: float) -> bool:
+        return self.is_overdue("a", self._leases["a"].token, now)
+
     @property
     def rests(self) -> float:
         """Seconds for which it does not look."""
@@ -61,10 +64,10 @@ def test_one_of_few_counts_from_when_it_sees_a_lease(is_read: bool) -> None:
     assert observer.read(1 if is_read else ABSENT, SCAN) is LeaseState.SILENT
     for _ in range(19):
         assert observer.read(1 if is_read else ABSENT, SCAN) is LeaseState.SILENT
-        assert not observer.is_overdue("a", observer.now)
+        assert not observer.overdue(observer.now)
     # The last moment is one of its life.
     assert observer.now == 1000.0 + TTL
-    assert observer.is_overdue("a", observer.now + 0.001)
+    assert observer.overdue(observer.now + 0.001)
 
 
 def test_what_is_seen_again_is_not_counted_anew() -> None:
@@ -107,7 +110,7 @@ def test_one_of_many_reads_later_by_chance_and_then_when_the_next_heartbeat_is_d
 def test_what_one_of_many_reads_first_is_only_noted() -> None:
     observer = OneLease(MANY)
     assert observer.read(7) is LeaseState.NOTED
-    assert not observer.is_overdue("a", math.inf)
+    assert not observer.overdue(math.inf)
 
 
 @pytest.mark.parametrize("observers", [FEW, MANY])
@@ -122,7 +125,7 @@ def test_who_did_not_look_for_a_while_gives_the_whole_time_again(observers: int,
     assert observer.read(token, LAST + 0.001) is LeaseState.LIVE
     assert observer.rests == (SCAN if observers == FEW else INTERVAL)
     observer.read(token)
-    assert not observer.is_overdue("a", observer.now + TTL)
+    assert not observer.overdue(observer.now + TTL)
 
 
 def test_a_look_just_in_time_is_one() -> None:
@@ -145,14 +148,87 @@ def test_where_fewer_are_left_it_looks_sooner(left: int, rests: float) -> None:
 def test_what_may_not_be_ended_gets_the_whole_time_again(observers: int, rests: float) -> None:
     observer = OneLease(observers)
     observer.read(1)
-    while not observer.is_overdue("a", observer.now):
+    while not observer.overdue(observer.now):
         observer.read(1, after=INTERVAL)
     observer.spare("a", TTL, observer.now)
     assert (observer.state("a"), observer.rests) == (LeaseState.LIVE, rests)
     spared = observer.now
-    while not observer.is_overdue("a", observer.now):
+    while not observer.overdue(observer.now):
         observer.read(1, after=INTERVAL)
     assert spared + TTL < observer.now <= spared + TTL + INTERVAL
+
+
+def test_a_look_may_end_what_is_silent_until_the_next_one_is_due() -> None:
+    observer = OneLease(FEW)
+    observer.read(1)
+    while observer.now < 1000.0 + TTL - SCAN:
+        assert not observer.may_end("a", TTL, observer.now)
+        observer.read(1, after=min(SCAN, 1000.0 + TTL - SCAN - observer.now))
+    assert observer.may_end("a", TTL, observer.now)
+    observer.read(2)
+    assert not observer.may_end("a", TTL, observer.now)
+
+
+@pytest.mark.parametrize("observers", [FEW, MANY])
+def test_a_look_ends_nothing_that_was_not_looked_at_for_a_while(observers: int) -> None:
+    observer = OneLease(observers)
+    observer.see("a", TTL, observer.now)
+    assert not observer.may_end("a", TTL, observer.now)
+    assert not observer.may_end("a", TTL, observer.now + TTL)
+
+
+@pytest.mark.parametrize("observers", [FEW, MANY])
+def test_a_short_lease_may_end_whenever_it_was_looked_at(observers: int) -> None:
+    observer = OneLease(observers)
+    observer.see("a", SCAN, observer.now)
+    assert observer.may_end("a", SCAN, observer.now)
+    assert observer.may_end("a", SCAN, observer.now + TTL)
+
+
+def test_a_heartbeat_that_came_while_an_older_answer_was_awaited_ends_nothing() -> None:
+    """The newer heartbeat is in an answer that was asked for before the older one had come, so it tells nothing yet."""
+    observer = OneLease(FEW)
+    observer.read(5)
+    assert observer.read(5, after=INTERVAL) is LeaseState.SILENT
+    late = 1000.0 + TTL + 0.01
+    observer.observe("a", 6, TTL, late, asked=observer.now - 0.01)
+    assert observer.state("a") is LeaseState.SILENT
+    assert not observer.is_overdue("a", 6, late)
+    assert observer.is_overdue("a", 5, late)
+
+
+@pytest.mark.parametrize(("interval", "may_end"), [(SCAN - 0.01, True), (SCAN, False)])
+def test_of_many_looks_in_a_short_time_none_may_be_late(interval: float, may_end: bool) -> None:
+    observer = OneLease(FEW, interval)
+    observer.read(1)
+    assert observer.may_end("a", TTL, observer.now) is may_end
+
+
+def test_what_a_look_takes_is_as_good_as_gone() -> None:
+    observer = OneLease(FEW)
+    observer.read(1)
+    ends = observer.now + TTL
+    observer.read(1, after=INTERVAL)
+    observer.read(1, after=INTERVAL)
+    assert observer.may_end("a", TTL, ends - SCAN - 1.0, took=1.0)
+    assert not observer.may_end("a", TTL, ends - SCAN - 1.1, took=1.0)
+
+
+@pytest.mark.parametrize(("beside", "rests"), [(True, SCAN - 0.3), (False, SCAN)])
+def test_beside_a_wait_an_observer_rests_from_when_it_has_asked(beside: bool, rests: float) -> None:
+    observer = OneLease(FEW)
+    for token in (1, 1, 2):
+        observer.now += 0.5
+        observer.observe("a", token, TTL, observer.now, observer.now - 0.3, beside=beside)
+        assert observer.rests == pytest.approx(rests)
+
+
+def test_what_another_look_has_ended_is_not_spared() -> None:
+    observer = OneLease(FEW)
+    observer.read(1)
+    observer.end("a")
+    observer.spare("a", TTL, observer.now)
+    assert observer.state("a") is LeaseState.ENDED
 
 
 def test_what_has_ended_stays_so() -> None:
@@ -161,7 +237,7 @@ def test_what_has_ended_stays_so() -> None:
     observer.end("a")
     assert observer.read(2) is LeaseState.ENDED
     assert observer.read(2) is LeaseState.ENDED
-    assert not observer.is_overdue("a", math.inf)
+    assert not observer.overdue(math.inf)
 
 
 class TestRest:

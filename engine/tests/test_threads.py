@@ -19,6 +19,7 @@ from rdzv import (
     RendezvousTimeout,
 )
 from rdzv.engine.effects import AT_ONCE, Call, Coroutine, Put, Read, Together
+from rdzv.engine.handler import look_beside
 from rdzv.engine.node import Node
 from rdzv.engine.runner import Runner
 
@@ -30,6 +31,18 @@ def test_what_the_work_returns_or_raises_is_the_callers() -> None:
     assert in_thread(lambda: 7, "works").result(30) == 7
     with pytest.raises(ZeroDivisionError):
         in_thread(lambda: 1 // 0, "fails").result(30)
+
+
+def test_without_room_for_a_thread_no_look_begins_beside_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        assert look_beside(set) is None
+    look = look_beside(lambda: {"a"})
+    assert look is not None
+    assert look.result(30.0) == {"a"}
 
 
 def test_a_system_without_room_for_a_thread_is_an_error_of_rdzv(monkeypatch: pytest.MonkeyPatch) -> None:

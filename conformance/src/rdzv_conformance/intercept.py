@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from rdzv_core.backend import KeyValueBackend, Lease, PutResult
 
-_DECLARED: Final = ("name", "capabilities", "unsupported", "min_lease_ttl", "creates_at_once")
+_DECLARED: Final = ("name", "capabilities", "unsupported", "min_lease_ttl", "creates_at_once", "calls_side_by_side")
 
 Around = Callable[[str, Callable[[], Any], tuple[Any, ...]], Any]
 """Is given a method's name, what calls it, and its positional arguments; returns the answer, or raises."""

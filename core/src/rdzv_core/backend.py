@@ -327,6 +327,10 @@ class KeyValueBackend(RendezvousBackend):
     creates_at_once: int = 1
     """How many keys `create_all` makes in one step at most; 1: it is not overridden."""
 
+    calls_side_by_side: bool = True
+    """Whether a call may begin while another is under way at no more than a round trip. False: the connection that it
+    needs takes several; without leases of its own, rdzv then looks at heartbeats before it waits, not meanwhile."""
+
     @property
     def local_address(self) -> str:
         """This machine's address as the service's clients see it: the source address towards it.

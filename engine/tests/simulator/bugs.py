@@ -182,7 +182,7 @@ BUGS: Final[dict[str, Bug]] = {
     "unfenced-rejoin": Bug(
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
         frozenset({2}),
-        (Change(register._write_record, {"_lose_lease(node)": "mine.lease = None"}),),
+        (Change(register._write_record, {"_lose_all_on_lease(node)": "mine.lease = None"}),),
         ("near_miss",),
     ),
     "no-exclusivity": _bug(
@@ -538,6 +538,13 @@ try:
         HeartbeatLeases._check_expiry,
         {"if heartbeat.value != _EXPIRED": "if heartbeat.value not in (_EXPIRED, b'')"},
         "kill",
+        level="heartbeats",
+    ),
+    "ended-while-looked-at": _bug(
+        "A lease counts as ended while a look at it is under way beside the wait.",
+        {4, 10},
+        HeartbeatLeases._alive,
+        {"return known.keys()\n": "return known.keys() - asked\n"},
         level="heartbeats",
     ),
     "unverified-lease": _bug(

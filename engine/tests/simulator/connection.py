@@ -4,6 +4,7 @@ import base64
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,7 +25,7 @@ from rdzv_core.envelope import Envelope
 
 import rdzv
 from rdzv.engine.client import DecodedSnapshot
-from rdzv.engine.heartbeats import HeartbeatLeases
+from rdzv.engine.heartbeats import HeartbeatLeases, Look
 from rdzv.engine.records import HEARTBEATS
 from rdzv.engine.register_adapter import RegisterAdapter
 from rdzv.settings import RendezvousSettings
@@ -108,18 +109,17 @@ class Adapted(Connection):
 
     def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
         """See `Connection`."""
-        self._fibers.run(self, lambda: self._wire.within(timeout, lambda: attempt(timeout)), answer)
+        self._fibers.run(self._wire, lambda: self._wire.within(timeout, lambda: attempt(timeout)), answer)
 
     def wait(self, prefix: str, since: DecodedSnapshot, seconds: float, answer: Answer) -> None:
         """See `Connection`."""
         seen = since.encoded
-        self._fibers.run(
-            self, lambda: self._wire.within(seconds, lambda: self.backend.wait(prefix, seen, timeout=seconds)), answer
-        )
+        work = lambda: self.backend.wait(prefix, seen, timeout=seconds)  # noqa: E731 - it is called in the fiber
+        self._fibers.run(self._wire, lambda: self._wire.within(seconds, work), answer)
 
     def drop(self) -> None:
         """See `Connection`."""
-        self._fibers.kill(self)
+        self._fibers.kill(self._wire)
 
 
 def connect(
@@ -147,7 +147,7 @@ def connect(
     if level == "register":
         keys = RegisterAdapter(_Register(wire), clock=clock, sleep=wire.sleep, rng=link.rng)
     interval = settings.keep_alive_interval.total_seconds()
-    leases = HeartbeatLeases(keys, interval, clock, str(settings.attempt), observers, link.rng)
+    leases = HeartbeatLeases(keys, interval, clock, str(settings.attempt), observers, link.rng, wire.beside)
     return Adapted(leases, wire, fibers)
 
 
@@ -196,6 +196,19 @@ class _Wire:
         """Work that has to end in time."""
         _deadline.set(self.clock() + timeout)
         return work()
+
+    def beside(self, look: Look) -> Future[object]:
+        """Begin a look that has the time of the work for which it is made, or more where that is little."""
+        left, done = max(_deadline.get() - self.clock(), 1.0), Future[object]()
+
+        def end(found: object, error: BaseException | None) -> None:
+            if error is None:
+                done.set_result(found)
+            else:
+                done.set_exception(error)
+
+        self._fibers.run(self, lambda: self.within(left, look), end)
+        return done
 
     def exchange(self, apply: Callable[[], Any], timeout: float | None) -> Any:
         """Ask the service; without a timeout, since the contract has none there, for some seconds."""

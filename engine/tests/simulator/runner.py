@@ -200,13 +200,14 @@ class SimulatedRunner:
         fail_point = self._reached(running.kind, effect)
         if fail_point is not None and not fail_point.sent:
             fail_point.trigger()
-        hit = self._taken_hit(running.kind, effect)
+        hit, turn = self._taken_hit(running.kind, effect), running.turn
         if hit is None or hit.applied:
             self._process.does(self._perform, running, effect)
         if hit is not None:
             self.hits += 1
-            # Whatever the service answers comes later, and is not heard.
-            self._later(running, 0.0, OSError("a bug of a backend"))
+            # Whatever the service answers comes later, and is not heard. A wait may have failed at once: then it has.
+            error = OSError("a bug of a backend")
+            self._timeline.after(0.0, self._process.does, self._resume, running, turn, None, error)
         if fail_point is not None and fail_point.sent:
             fail_point.trigger()
 

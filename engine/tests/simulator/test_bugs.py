@@ -16,16 +16,17 @@ RARE: Final = {
     "drowsy-observer": 41,
     "elected-when-gone": 420,
     "forgotten-election": 109,
-    "garbage-of-the-next-attempt": 593,
+    "garbage-of-the-next-attempt": 159,
     "hasty-removal": 18,
-    "keep-ends": 38,
-    "late-closing": 79,
+    "keep-ends": 39,
+    "late-closing": 282,
     "leader-without-grace-period": 95,
+    "page-unconfirmed": 22,
     "pardon-unheard": 185,
-    "shared-pages-removed": 335,
+    "shared-pages-removed": 153,
     "spares-take-places-of-silent-members": 205,
-    "unseen-removal": 52,
-    "unverified-lease": 18,
+    "unseen-removal": 225,
+    "unverified-lease": 31,
 }
 """Bugs that take more than a second to find, and the seed that showed each last: the hunt begins there. The soak begins
 with the first seed."""

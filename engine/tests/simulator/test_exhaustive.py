@@ -169,7 +169,7 @@ BEYOND = {
     ),
     "heartbeat leases": (
         *("fresh-timeouts", "dead-before-its-first-heartbeat", "unverified-lease"),
-        *("end-that-is-forgotten", "resting-observer", "drowsy-observer"),
+        *("end-that-is-forgotten", "resting-observer", "drowsy-observer", "ended-while-looked-at"),
     ),
     "a register": ("unreadable-key", "no-answer-is-conflict"),
     "pages, crowds, or the store of a round": (

@@ -22,8 +22,10 @@ _TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.012)}
 and where leases are heartbeats so short that no look at them, which is at a moment of its own, falls into the way."""
 
 _SETTLED: Final = 11.0
-"""Seconds after which nodes wait, or work, and no look at a heartbeat is due: a node that has read one when all came
-looks again an interval later, after 10 s."""
+"""Seconds after which nodes wait, or work."""
+_LOOKED: Final = 4.6
+"""Seconds after which one that only looks has seen the run. At the end of both no wait begins anew, as waits do here
+when a look at a heartbeat has ended: what happens just then is heard half a round trip later."""
 _STEP: Final = 0.01
 _PATIENCE: Final = 60.0
 
@@ -92,7 +94,7 @@ def _last_known(simulation: Simulation, nodes: int) -> float:
     late: Callable[[Machine], None] = lambda machine: None  # noqa: E731 - it stands for a method
     with patch.object(Machine, "join", late):
         simulation.come()
-    _pass(simulation, 5.0)
+    _pass(simulation, _LOOKED)
     return _until_all_are_in(simulation, 1, simulation.context.machines[-1].join)
 
 

@@ -508,3 +508,20 @@ def test_a_look_that_would_end_too_late_is_put_off_once(backend: C10dRendezvousB
         for _ in range(2):
             assert watch._look_time(rings=1, now=9.6, deadline=10.0) == 10.0, "too late for an answer"
         assert watch._look_time(rings=1, now=10.0, deadline=10.1) == 10.0, "the next wait looks, however short"
+
+
+def test_a_store_that_is_too_slow_for_each_look_is_an_error(
+    backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may be too slow once. Where each is, no news would ever come, and nothing would tell."""
+    since = backend.read_all("nodes", timeout=CALL)
+
+    def get_no_answer(deadline: float, check_open: object) -> None:
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        raise NoAnswerError("The store did not answer in time.")
+
+    with backend._uses.get().shared.watches._watches.using("nodes") as watch:
+        monkeypatch.setattr(watch, "_look_again", get_no_answer)
+        assert backend.wait("nodes", since, timeout=0.1) is since
+        with pytest.raises(RendezvousConnectionError, match="did not answer"):
+            backend.wait("nodes", since, timeout=0.1)

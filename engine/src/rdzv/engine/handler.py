@@ -3,13 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
 from rdzv_core.backend import Capability, KeyValueBackend, RendezvousBackend
-from rdzv_core.errors import RendezvousError, RendezvousTimeoutError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
 from rdzv_core.handler import RendezvousHandler, RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.store import Store
@@ -23,7 +24,7 @@ from . import drain, join, keep_alive, leave, report, watch
 from .address import announced, own_address
 from .aside import node_logger, speaking_aside
 from .effects import Coroutine
-from .heartbeats import HeartbeatLeases
+from .heartbeats import HeartbeatLeases, Look, no_look_beside
 from .lifetime import Lifetime
 from .node import Node
 from .node_view import NodeView
@@ -324,7 +325,15 @@ def with_leases(
     if Capability.LEASE in keys.capabilities:
         return keys
     interval = settings.keep_alive_interval.total_seconds()
-    return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers)
+    beside = look_beside if keys.calls_side_by_side else no_look_beside
+    return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers, beside=beside)
+
+
+def look_beside(look: Look) -> Future[object] | None:
+    """Begin a look on a thread of its own; None: there is no room for one."""
+    with suppress(RendezvousConnectionError):
+        return in_thread(speaking_aside()(look), "rdzv-look")
+    return None
 
 
 def address_towards(keys: KeyValueBackend, deadline: float, tell: Callable[[OSError | None], None]) -> str:

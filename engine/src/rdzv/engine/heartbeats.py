@@ -14,8 +14,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Set
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import ClassVar, Final
 
 from rdzv_core import ABSENT, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
@@ -35,6 +37,37 @@ _LEASE: Final = re.compile(rb"(\w+/\w+) (\d{1,9}\.\d{3})|")
 """What stands before a value: the name of its lease, and its time to live in seconds; nothing: it has none."""
 _MANY: Final = 3
 """From so many leases on, one read of all heartbeats is cheaper than one read for each."""
+
+_ENDING: Final = 1.0
+"""Seconds within which the calls of a backend end that is closed."""
+
+Look = Callable[[], object]
+"""Reads the heartbeats of some leases, and ends those that are over."""
+
+
+def no_look_beside(look: Look) -> None:
+    """Never look beside a wait."""
+
+
+class Looks(Enum):
+    """At which heartbeats a call looks before it says which leases live."""
+
+    ALL = "at all"
+    DUE = "at those that are worth it by now"
+    NONE = "at none"
+
+
+@dataclass(frozen=True, slots=True)
+class _LookBeside:
+    """A look beside a wait.
+
+    Attributes:
+        done: Its end, or its error.
+        next_at: The moment at which the next one is due.
+    """
+
+    done: Future[object]
+    next_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +106,7 @@ class HeartbeatLeases(KeyValueBackend):
         folder: str = "0",
         observers: Callable[[], int] = lambda: 1,
         rng: random.Random | None = None,
+        beside: Callable[[Look], Future[object] | None] = no_look_beside,
     ) -> None:
         """Give `inner` leases.
 
@@ -85,13 +119,20 @@ class HeartbeatLeases(KeyValueBackend):
             observers: How many clients observe the same leases as this one, about. The more, the less often each looks;
                 all together so often that a death is known within a second of the time to live.
             rng: Where the moments of these looks come from.
+            beside: Begins a look beside a wait; None: it cannot now, and the wait looks itself.
         """
         self._inner = inner
         self.creates_at_once = inner.creates_at_once
+        self.calls_side_by_side = inner.calls_side_by_side
         self._clock = clock
         self._folder = folder
         self._lock = threading.Lock()
         self._observer = LeaseObserver(interval, observers, rng or random.Random())  # noqa: S311 - chance is no secret
+        self._beside = beside
+        self._looks: dict[str, _LookBeside] = {}
+        """By prefix, the look beside the wait for it, until the wait has seen its end."""
+        self._took = 0.0
+        """Seconds that the last look took."""
 
     @property
     def name(self) -> str:
@@ -107,6 +148,8 @@ class HeartbeatLeases(KeyValueBackend):
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         deadline = self._clock() + timeout
+        # The next wait goes on from here, and not from an earlier look.
+        self._looks.pop(prefix, None)
         return self._alive_entries(parse(self._inner.read_all(prefix, timeout=timeout)), deadline)
 
     def put(
@@ -143,9 +186,12 @@ class HeartbeatLeases(KeyValueBackend):
         deadline = self._clock() + timeout
         seen: Parsed = since.revision
         while (remaining := deadline - self._clock()) > 0:
+            if (look := self._looks.get(prefix)) is not None and look.done.done():
+                self._looks.pop(prefix, None)
+                look.done.result()
             try:
                 # A change wakes every waiter: one that has just seen that these leases live need not ask again.
-                now = self._alive_entries(seen, deadline, self._clock())
+                now = self._alive_entries(seen, deadline, Looks.DUE, prefix)
             except RendezvousConnectionError:
                 if remaining >= self._observer.scan_interval:
                     raise
@@ -154,12 +200,12 @@ class HeartbeatLeases(KeyValueBackend):
             if now.entries != since.entries:
                 return now
             if (remaining := deadline - self._clock()) > 0:
-                raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._rest(seen)))
+                raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._rest(seen, prefix)))
                 if raw is seen.raw:
                     continue
                 seen = parse(raw)
                 # News do not wait for a look that is due: the next wait begins with it.
-                if (told := self._alive_entries(seen, deadline, -math.inf)).entries != since.entries:
+                if (told := self._alive_entries(seen, deadline, Looks.NONE)).entries != since.entries:
                     return told
         return since
 
@@ -170,15 +216,18 @@ class HeartbeatLeases(KeyValueBackend):
 
     def close(self) -> None:
         self._inner.close()
+        wait([look.done for look in [*self._looks.values()]], _ENDING)
 
     def _left(self, deadline: float) -> float:
         return time_left(deadline, self._clock())
 
-    def _alive_entries(self, parsed: Parsed, deadline: float, due: float = math.inf) -> Snapshot:
+    def _alive_entries(
+        self, parsed: Parsed, deadline: float, looks: Looks = Looks.ALL, waits: str | None = None
+    ) -> Snapshot:
         """All entries but those of a lease that has ended (see `_alive`)."""
         if not parsed.ttls:
             return Snapshot(parsed.entries, parsed)
-        alive, leases = self._alive(parsed.ttls, deadline, due), parsed.leases
+        alive, leases = self._alive(parsed.ttls, deadline, looks, waits), parsed.leases
         living = {key: entry for key, entry in parsed.entries.items() if key not in leases or leases[key] in alive}
         return Snapshot(living, parsed)
 
@@ -187,21 +236,52 @@ class HeartbeatLeases(KeyValueBackend):
             return None
         return self._alive_entries(parse(Snapshot({key: entry})), deadline).entries.get(key)
 
-    def _alive(self, leases: Mapping[str, float], deadline: float, due: float) -> Set[str]:
-        """Which of these leases live. It looks at each that is worth it at the moment `due` (infinity: at all)."""
-        now, observer, is_fresh = self._clock(), self._observer, due == math.inf
+    def _alive(self, ttls: Mapping[str, float], deadline: float, looks: Looks, waits: str | None) -> Set[str]:
+        """Which of these leases live. If a wait for a prefix goes on from that, it looks beside it where it can."""
+        now, observer = self._clock(), self._observer
         with self._lock:
-            known = [lease for lease in leases if observer.state(lease) is not LeaseState.ENDED]
-            trusted = {lease for lease in known if not is_fresh and due < observer.see(lease, leases[lease], now)}
-        asked = [lease for lease in known if lease not in trusted]
-        if not asked:
-            return trusted
-        living = self._check_expiry(self._heartbeats_of(asked, deadline), leases, deadline)
+            known = {lease: ttl for lease, ttl in ttls.items() if observer.state(lease) is not LeaseState.ENDED}
+            asked = [
+                lease
+                for lease, ttl in known.items()
+                if looks is Looks.ALL or (observer.see(lease, ttl, now) <= now and looks is Looks.DUE)
+            ]
+        if not asked or (waits is not None and self._looks_beside(waits, known, deadline)):
+            return known.keys()
+        return known.keys() - asked | self._look(asked, known, now, deadline)
+
+    def _looks_beside(self, prefix: str, ttls: Mapping[str, float], deadline: float) -> bool:
+        """Whether a look is under way beside the wait for a prefix. It begins here, unless the end of a lease might be
+        told too late then. It is at all leases: one that is due while it is under way would have to wait for its end,
+        and so come to be looked at half as often."""
+        now = self._clock()
         with self._lock:
-            for lease in asked:
+            if any(self._observer.may_end(lease, ttl, now, self._took) for lease, ttl in ttls.items()):
+                return False
+        # The wait may be over sooner, and the next one sees what becomes of it.
+        until = max(deadline, now + self._observer.scan_interval)
+        look = lambda: self._look(ttls, ttls, now, until, beside=True)  # noqa: E731 - it is called on another thread
+        if prefix not in self._looks and (done := self._beside(look)):
+            self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)
+        return prefix in self._looks
+
+    def _look(
+        self,
+        leases: Collection[str],
+        ttls: Mapping[str, float],
+        began: float,
+        deadline: float,
+        *,
+        beside: bool = False,
+    ) -> Set[str]:
+        heartbeats = self._heartbeats_of(leases, deadline)
+        self._took = self._clock() - began
+        living = self._check_expiry(heartbeats, ttls, began, deadline, beside=beside)
+        with self._lock:
+            for lease in leases:
                 if lease not in living:
-                    observer.end(lease)
-        return trusted | living
+                    self._observer.end(lease)
+        return living
 
     def _heartbeats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
         if len(leases) >= _MANY:
@@ -212,22 +292,34 @@ class HeartbeatLeases(KeyValueBackend):
             for lease in leases
         }
 
-    def _check_expiry(self, heartbeats: Mapping[str, Entry], ttls: Mapping[str, float], deadline: float) -> Set[str]:
+    def _check_expiry(
+        self,
+        heartbeats: Mapping[str, Entry],
+        ttls: Mapping[str, float],
+        began: float,
+        deadline: float,
+        *,
+        beside: bool = False,
+    ) -> Set[str]:
         """Which of these leases live; expires those without a heartbeat for a time to live."""
         now = self._clock()
         with self._lock:
             living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
             for lease, heartbeat in living.items():
-                self._observer.observe(lease, heartbeat.token, ttls[lease], now)
-            overdue = [lease for lease in living if self._observer.is_overdue(lease, now)]
+                self._observer.observe(lease, heartbeat.token, ttls[lease], now, began, beside=beside)
+            overdue = [lease for lease in living if self._observer.is_overdue(lease, living[lease].token, now)]
         return living.keys() - {lease for lease in overdue if self._expire(lease, living[lease], ttls[lease], deadline)}
 
-    def _rest(self, parsed: Parsed) -> float:
-        """Seconds after which a look at these leases may tell something."""
+    def _rest(self, parsed: Parsed, prefix: str) -> float:
+        """Seconds after which a look at these leases may tell something, or the one beside the wait has."""
         if not parsed.ttls:
             return math.inf
+        now = self._clock()
+        if (look := self._looks.get(prefix)) is not None and now < look.next_at:
+            # No lease ends by it before the next one is due. A shorter wait might get no answer where that takes long.
+            return look.next_at - now
         with self._lock:
-            return self._observer.rest(parsed.ttls, self._clock())
+            return self._observer.rest(parsed.ttls, now)
 
     def _expire(self, lease: str, heartbeat: Entry, ttl: float, deadline: float) -> bool:
         try:
@@ -236,7 +328,8 @@ class HeartbeatLeases(KeyValueBackend):
             with self._lock:
                 self._observer.spare(lease, ttl, self._clock())
             return False
-        return put.outcome is PutOutcome.APPLIED
+        # Another observer may have been first.
+        return put.outcome is PutOutcome.APPLIED or (put.entry is not None and put.entry.value == _EXPIRED)
 
 
 class _HeartbeatLease(Lease):

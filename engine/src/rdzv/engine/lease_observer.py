@@ -9,6 +9,7 @@ different times. What such an observer has read for the first time may be the la
 next one is due. If that has come it rests, for the others look meanwhile; else it goes on as one of few.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -87,7 +88,7 @@ class _Lease:
     state: LeaseState
     token: Token = ABSENT
     until: float = 0.0
-    read_at: float = 0.0
+    read_at: float = -math.inf
     next_look: float = 0.0
 
 
@@ -127,34 +128,47 @@ class LeaseObserver:
             self.observe(name, ABSENT, ttl, now)
         return self.next_look(name)
 
-    def observe(self, name: str, token: Token, ttl: float, now: float) -> None:
-        """Note what was found of a lease.
+    def observe(
+        self, name: str, token: Token, ttl: float, now: float, asked: float | None = None, *, beside: bool = False
+    ) -> None:
+        """Note what was found of a lease. An answer that was asked for before the last one had come tells nothing:
+        it may be older.
 
         Args:
             name: The lease's.
             token: The version of its heartbeat; `ABSENT`: it had none yet, or was not read.
             ttl: Its time to live, in seconds.
             now: The moment.
+            asked: The moment at which it was asked for; None: now.
+            beside: Whether that was beside a wait, which then rests from that moment on, and not from now.
         """
-        before, mean = self._leases.get(name, _UNSEEN), self._mean_pause()
+        before, mean, asked = self._leases.get(name, _UNSEEN), self._mean_pause(), now if asked is None else asked
+        if asked < before.read_at:
+            return
+        rests_from = asked if beside else now
         trigger = self._trigger(before, token, now, many=bool(mean))
         state = _NEXT.get((before.state, trigger), before.state)
         match state:
             case LeaseState.NOTED:
                 self._leases[name] = _Lease(state, read_at=now, next_look=now + mean * self._rng.random())
             case LeaseState.SILENT:
-                next_look = min(before.until, now + self.scan_interval)
+                next_look = min(before.until, max(now, rests_from + self.scan_interval))
                 self._leases[name] = replace(before, state=state, read_at=now, next_look=next_look)
             case LeaseState.LIVE:
-                self._leases[name] = _Lease(state, token, now + ttl, now, now + self._rest(trigger, ttl, mean))
+                next_look = max(now, rests_from + self._rest(trigger, ttl, mean))
+                self._leases[name] = _Lease(state, token, now + ttl, now, next_look)
 
     def _trigger(self, before: _Lease, token: Token, now: float, *, many: bool) -> Trigger:
         if before.state is LeaseState.UNSEEN:
             return Trigger.SEEN_BY_MANY if many else Trigger.SEEN_BY_FEW
-        if before.state is LeaseState.NOTED or now - before.read_at > self._interval + self.scan_interval:
-            # It was the observer who did not look: a live owner gets the whole time to live.
+        if self._is_unknown(before, now):
             return Trigger.READ
         return Trigger.SAME_HEARTBEAT if before.token == token else Trigger.HEARTBEAT
+
+    def _is_unknown(self, lease: _Lease, now: float) -> bool:
+        """Whether nothing is known of its heartbeats now. It was the observer who did not look: a live owner gets the
+        whole time to live."""
+        return lease.state is LeaseState.NOTED or now - lease.read_at > self._interval + self.scan_interval
 
     def _rest(self, trigger: Trigger, ttl: float, mean: float) -> float:
         """Seconds for which an observer does not look at a lease that lives."""
@@ -170,13 +184,22 @@ class LeaseObserver:
         """Note that a lease that is overdue could not be ended, since the service refuses that: it may have refused the
         heartbeats of its owner, too, who gets the whole time to live again."""
         before, next_look = self._leases[name], now + self._rest(Trigger.READ, ttl, self._mean_pause())
-        state = _NEXT[before.state, Trigger.READ]
-        self._leases[name] = _Lease(state, before.token, now + ttl, now, next_look)
+        if (state := _NEXT.get((before.state, Trigger.READ))) is not None:
+            self._leases[name] = _Lease(state, before.token, now + ttl, now, next_look)
 
-    def is_overdue(self, name: str, now: float) -> bool:
-        """Whether a lease is to be ended: it was read just now, and there was no heartbeat for its time to live."""
+    def is_overdue(self, name: str, token: Token, now: float) -> bool:
+        """Whether a lease is to be ended: this version of its heartbeat was read just now, and there was no other for
+        its time to live. Of another version, which an answer has that tells nothing, it is not known how old it is."""
         lease = self._leases[name]
-        return lease.state is LeaseState.SILENT and now > lease.until
+        return lease.state is LeaseState.SILENT and lease.token == token and now > lease.until
+
+    def may_end(self, name: str, ttl: float, now: float, took: float = 0.0) -> bool:
+        """Whether a lease that was seen may end before a look that begins now, and is late, has told that it lives: it
+        has at most `_SCAN` seconds left of its `ttl`, and those that the look before `took`; or a late look is one too
+        few (see `_is_unknown`)."""
+        lease = self._leases[name]
+        left = ttl if self._is_unknown(lease, now) else lease.until - now
+        return left <= _SCAN + took or self._interval < _SCAN
 
     def next_look(self, name: str) -> float:
         """The moment from which on a lease that was seen is worth reading."""

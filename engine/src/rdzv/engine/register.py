@@ -50,7 +50,7 @@ def open_lease_early(node: Node, deadline: float) -> Coroutine[None]:
     It is not kept alive: one that ends unused costs a second one. What goes wrong, the write of the record meets, too.
     """
     mine = node.registration
-    if mine.lease is not None or node.run.snapshot is not None:
+    if mine.lease is not None or node.run.snapshot is not None or node.ttl < 2 * node.interval:
         return
     try:
         yield from _open_lease(node, deadline)
@@ -132,7 +132,7 @@ def reregister(node: Node, deadline: float) -> Coroutine[None]:
         RendezvousError: It could not register again until the deadline.
     """
     logger.warning("node '%s' has lost its lease in '%s' and registers again", node.id, node.settings.run)
-    _lose_lease(node)
+    _lose_all_on_lease(node)
     # Where the service lost it, the others have lost theirs, too.
     node.connection.reset_grace_period()
     yield from register(node, deadline)
@@ -140,9 +140,12 @@ def reregister(node: Node, deadline: float) -> Coroutine[None]:
 
 def _write_record(node: Node, deadline: float) -> Coroutine[None]:
     mine = node.registration
-    if mine.state is NodeState.NEW and node.clock() >= mine.lease_until:
-        # It was opened too early.
+    if mine.state is NodeState.NEW and node.clock() >= mine.lease_since + node.interval / 2:
+        # It was opened too early: it might end before the first keep-alive that there is with a record.
+        early = mine.lease if node.clock() < mine.lease_until else None
         mine.lose_lease()
+        if early is not None:
+            yield from _revoke(node, early, node.background_deadline(_until(node, deadline)))
     while (record := mine.record) is not None and not node.stopped:
         until = node.background_deadline(_until(node, deadline))
         if node.clock() >= until:
@@ -165,7 +168,7 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
         if applied and record == mine.record:
             return
         if not applied and same_version(before, mine.version):
-            _lose_lease(node)
+            _lose_all_on_lease(node)
 
 
 def _until(node: Node, deadline: float) -> float:
@@ -220,19 +223,26 @@ def deregister(node: Node, deadline: float) -> Coroutine[Exception | None]:
     mine = node.registration
     lease = mine.lease or mine.unrevoked
     mine.withdraw()
-    _lose_lease(node)
+    _lose_all_on_lease(node)
     mine.unrevoked = lease
     if lease is not None:
-        try:
-            yield Revoke(lease, deadline)
-        except Exception as error:
-            logger.debug("the lease of node '%s' could not be revoked: %r", node.id, error)
+        if (error := (yield from _revoke(node, lease, deadline))) is not None:
             return error
         mine.unrevoked = None
     return None
 
 
-def _lose_lease(node: Node) -> None:
+def _revoke(node: Node, lease: Lease, deadline: float) -> Coroutine[Exception | None]:
+    """End a lease; returns why the service has not confirmed it: then it runs out by itself."""
+    try:
+        yield Revoke(lease, deadline)
+    except Exception as error:
+        logger.debug("the lease of node '%s' could not be revoked: %r", node.id, error)
+        return error
+    return None
+
+
+def _lose_all_on_lease(node: Node) -> None:
     """Trust nothing that belonged to the lease."""
     node.registration.lose_lease()
     node.failures.clear(LEAD)

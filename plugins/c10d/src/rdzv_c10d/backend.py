@@ -50,6 +50,7 @@ class C10dRendezvousBackend(KeyValueBackend):
         Capability.TLS: "a TCPStore speaks plain TCP",
         Capability.AUTH: "a TCPStore serves every client that reaches its port",
     }
+    calls_side_by_side = False
 
     def __init__(self, store: Any, run_id: str, *, prefix: str = "rdzv") -> None:
         self._locator: StoreLocator = store if isinstance(store, StoreLocator) else GivenLocator(store)

@@ -121,6 +121,8 @@ class _Watch:
         # Seconds that the last look took; and the end of the wait that was too short for the next one.
         self._took = 0.0
         self._put_off: float | None = None
+        # Whether the last look had too little time for an answer.
+        self._is_unanswered = False
         self._quiet = is_quiet(prefix)
 
     def wait(self, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
@@ -178,8 +180,10 @@ class _Watch:
             try:
                 self._look_again(deadline, check_open)
             except NoAnswerError:
-                if deadline - now >= PATIENCE:
+                # So little time proves nothing against the store; but if it is always too little, no news ever comes.
+                if deadline - now >= PATIENCE or self._is_unanswered:
                     raise
+                self._is_unanswered = True
             with self.turns.changed:
                 if self._is_behind or self._now.entries != before.entries:
                     self._is_behind = False
@@ -208,7 +212,7 @@ class _Watch:
             entries = self._run.read_all(connection, self._watcher.prefix)
             # The answer says that the store has got what was sent before.
             self._session = session
-            self._took = time.monotonic() - connected
+            self._took, self._is_unanswered = time.monotonic() - connected, False
             return Snapshot(entries, Moment(began, time.monotonic()))
 
         self._now = self._connections.call(look, deadline, check_open)
