@@ -12,7 +12,18 @@ from rdzv.admission import AdmissionRule
 from rdzv.engine.codec import decode
 from rdzv.engine.failures import LASTING_TIMES, REFUSED_AT_FIRST
 from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Failure, Quarantine, Verdict, name_of
-from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, Pages, RunStatus, State
+from rdzv.engine.records import (
+    LEADER_KEY,
+    NODES,
+    PENDING,
+    ROUNDS,
+    STATUS_KEY,
+    LeaderRecord,
+    Page,
+    Pages,
+    RunStatus,
+    State,
+)
 from rdzv.hooks import Event, EventKind
 from rdzv.outcome import Ending
 from rdzv.settings import ROUNDS_KEPT
@@ -57,6 +68,7 @@ class Invariants:
         terms: How many times a node was elected.
         rounds: How many worlds were published.
         late: What was written for a round after it was over: it came too late to be removed with it.
+        undead_at: When a record was applied last whose node had gone: without leases it counts as there.
         came_at: When each machine came, by its name; it had always been there: it is not named.
     """
 
@@ -67,6 +79,7 @@ class Invariants:
         self.terms = 0
         self.rounds = 0
         self.late: set[str] = set()
+        self.undead_at = -math.inf
         self.came_at: dict[str, float] = {}
         self._context = context
         self._leads = ""
@@ -97,6 +110,9 @@ class Invariants:
         for name, data in written(self._context.plan.level, key, value):
             if name.startswith((f"{ROUNDS}/", f"{PENDING}/")) and self._is_over(name):
                 self.late.add(name)
+            if name.startswith(f"{NODES}/") and data and self._seen.get(name) != data:
+                self._seen[name] = data
+                self._wrote_record(name.rpartition("/")[2])
             if name.startswith(f"{ROUNDS}/") and "/world/" in name:
                 self._pages[name] = decode(Page, Envelope.unpack(data).payload).ranks
             # One that is not ours is empty once a register was written again.
@@ -106,6 +122,10 @@ class Invariants:
             if name in _WATCHED and self._seen.get(name) != data:
                 self._seen[name] = data
                 self._look_at(name, Envelope.unpack(data))
+
+    def _wrote_record(self, node: str) -> None:
+        if not any(machine.name == node and machine.process.alive for machine in self._context.machines):
+            self.undead_at = self._context.timeline.now
 
     def _wrote_notice(self, key: str, envelope: Envelope) -> None:
         name = key.rpartition("/")[2]
@@ -552,15 +572,23 @@ class Invariants:
 
     def left(self, machine: Machine) -> None:
         """See `Watcher`: the others need not wait for the lease of a leader that has gone."""
-        value = self._context.service.everything().get(LEADER_KEY) if self._context.plan.level == "leases" else None
-        envelope = None if value is None else Envelope.unpack(value)
-        if envelope is None or envelope.deleted or self._context.corrupt:
+        if self._context.corrupt:
             return
-        if decode(LeaderRecord, envelope.payload).node == machine.name:
+        if (leads := self._leader()) == machine.name and self._context.plan.level == "leases":
+            # Elsewhere its record stays, and counts as gone: its lease is over.
             raise Violation(7, f"{machine.name} is elected although it has left")
-        # Its claim cannot win as long as that one leads; should it arrive when that one's lease is over, its own lease
-        # is what the others wait for.
-        self._left_to_another.add(machine.name)
+        if leads not in ("", machine.name):
+            # Its claim cannot win as long as that one leads; should it arrive when that one's lease is over, its own
+            # lease is what the others wait for.
+            self._left_to_another.add(machine.name)
+
+    def _leader(self) -> str:
+        """Who leads by what the service holds; without leases, who has claimed that last."""
+        if self._context.plan.level != "leases":
+            return self._leads
+        value = self._context.service.everything().get(LEADER_KEY)
+        envelope = None if value is None else Envelope.unpack(value)
+        return "" if envelope is None or envelope.deleted else decode(LeaderRecord, envelope.payload).node
 
     def heard(self, machine: Machine, event: Event) -> None:
         """See `Watcher`."""
