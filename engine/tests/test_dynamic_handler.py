@@ -492,12 +492,9 @@ class TestNotices:
         wait_until(lambda: 1 in second.view.failures)
 
 
-@pytest.mark.parametrize("side_by_side", [True, False])
-def test_whether_calls_go_side_by_side_the_backend_says(monkeypatch: pytest.MonkeyPatch, side_by_side: bool) -> None:
+def test_heartbeats_are_looked_at_beside_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = MemoryBackend()
     monkeypatch.setattr(backend, "capabilities", frozenset(), raising=False)
-    monkeypatch.setattr(backend, "calls_side_by_side", side_by_side, raising=False)
     leases = with_leases(backend, RendezvousSettings("run", 1, 1, RendezvousTimeout(), seconds(5.0), 3))
     assert isinstance(leases, HeartbeatLeases)
-    assert leases.calls_side_by_side is side_by_side
-    assert (leases._beside is look_beside) is side_by_side
+    assert leases._beside is look_beside

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from rdzv_core.backend import KeyValueBackend, Lease, PutResult
 
-_DECLARED: Final = ("name", "capabilities", "unsupported", "min_lease_ttl", "creates_at_once", "calls_side_by_side")
+_DECLARED: Final = ("name", "capabilities", "unsupported", "min_lease_ttl", "creates_at_once")
 
 Around = Callable[[str, Callable[[], Any], tuple[Any, ...]], Any]
 """Is given a method's name, what calls it, and its positional arguments; returns the answer, or raises."""
@@ -48,6 +48,9 @@ class _Backend(_Intercepted, KeyValueBackend):
     @property
     def local_address(self) -> str:
         return self._inner.local_address
+
+    def can_call_beside(self) -> bool:
+        return self._inner.can_call_beside()
 
     def put(self, key: str, value: bytes, *, lease: Lease | None = None, **rest: Any) -> PutResult:
         held = lease._inner if isinstance(lease, _Lease) else lease

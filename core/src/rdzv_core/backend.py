@@ -327,9 +327,12 @@ class KeyValueBackend(RendezvousBackend):
     creates_at_once: int = 1
     """How many keys `create_all` makes in one step at most; 1: it is not overridden."""
 
-    calls_side_by_side: bool = True
-    """Whether a call may begin while another is under way at no more than a round trip. False: the connection that it
-    needs takes several; without leases of its own, rdzv then looks at heartbeats before it waits, not meanwhile."""
+    def can_call_beside(self) -> bool:
+        """Whether one more call that begins now would hold up no other one, as it would if they shared a connection.
+
+        Asked before a look at heartbeats beside a wait; where it cannot be, the look comes before the wait.
+        """
+        return True
 
     @property
     def local_address(self) -> str:

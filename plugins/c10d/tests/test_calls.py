@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from rdzv_conformance.deadlines import eventually
 from rdzv_core.backend import ABSENT, PutOutcome, Token
-from rdzv_core.errors import RendezvousTimeoutError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousTimeoutError
 
+from rdzv_c10d import pool
 from rdzv_c10d.backend import C10dRendezvousBackend
 from rdzv_c10d.round_store import RoundStore
 from rdzv_c10d.store import peek, stores
@@ -165,6 +166,56 @@ def test_who_has_written_the_page_is_rung_before_it_is_known_to_watch(
         node.read_all("control", timeout=CALL)
         node.put("nodes/0/a", b"x", expect=ABSENT, timeout=CALL)
         assert waiting.result(CALL).entries["nodes/0/a"].value == b"x"
+
+
+def test_who_writes_the_page_before_its_listener_is_connected_is_rung(
+    server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = connect(server.endpoint)
+    since = leader.read_all("nodes", timeout=CALL)
+    shared = leader._uses.get().shared
+    with monkeypatch.context() as patch:
+        patch.setattr(shared.watches.wakeup, "start", _refuse)
+        with pytest.raises(RendezvousConnectionError, match="not yet"):
+            leader.wait("nodes", since, timeout=CALL)
+    leader.put("control/leader", b"x", expect=ABSENT, timeout=CALL)
+    session = shared.pool.session
+    page = shared.run.page.known(session.id) if session else None
+    assert page is not None
+    assert page.wakeup == shared.watches.wakeup.key
+
+
+def _refuse(*_: object) -> None:
+    raise RendezvousConnectionError("not yet")
+
+
+def test_a_call_beside_others_needs_a_connection_to_spare(server: ForkedStore, connect: Connect) -> None:
+    backend = connect(server.endpoint)
+    assert not backend.can_call_beside()
+    connections = backend._uses.get().shared.pool
+    assert connections.session is None, "who has not called yet has no connection, and needs no second one"
+    backend.read("nodes/0/a", timeout=CALL)
+    assert not backend.can_call_beside()
+    eventually(backend.can_call_beside, "a second connection")
+    for _ in range(2):
+        # The one that is left is for another call.
+        assert not connections.call(lambda _: backend.can_call_beside(), time.monotonic() + CALL, backend.check_open)
+    assert len(connections._idle) == 2, "another one is made"
+
+
+def test_without_room_for_a_thread_there_is_no_connection_to_spare(
+    server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = connect(server.endpoint)
+    backend.read("nodes/0/a", timeout=CALL)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RendezvousConnectionError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "start_thread", refuse)
+        assert not backend.can_call_beside()
+    eventually(backend.can_call_beside, "a second connection")
 
 
 def test_a_round_store_rings_no_leader(server: ForkedStore, connect: Connect, all_calls: Counter[str]) -> None:

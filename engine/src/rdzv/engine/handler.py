@@ -24,7 +24,7 @@ from . import drain, join, keep_alive, leave, report, watch
 from .address import announced, own_address
 from .aside import node_logger, speaking_aside
 from .effects import Coroutine
-from .heartbeats import HeartbeatLeases, Look, no_look_beside
+from .heartbeats import HeartbeatLeases, Look
 from .lifetime import Lifetime
 from .node import Node
 from .node_view import NodeView
@@ -325,8 +325,7 @@ def with_leases(
     if Capability.LEASE in keys.capabilities:
         return keys
     interval = settings.keep_alive_interval.total_seconds()
-    beside = look_beside if keys.calls_side_by_side else no_look_beside
-    return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers, beside=beside)
+    return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers, beside=look_beside)
 
 
 def look_beside(look: Look) -> Future[object] | None:

@@ -123,7 +123,6 @@ class HeartbeatLeases(KeyValueBackend):
         """
         self._inner = inner
         self.creates_at_once = inner.creates_at_once
-        self.calls_side_by_side = inner.calls_side_by_side
         self._clock = clock
         self._folder = folder
         self._lock = threading.Lock()
@@ -261,7 +260,7 @@ class HeartbeatLeases(KeyValueBackend):
         # The wait may be over sooner, and the next one sees what becomes of it.
         until = max(deadline, now + self._observer.scan_interval)
         look = lambda: self._look(ttls, ttls, now, until, beside=True)  # noqa: E731 - it is called on another thread
-        if prefix not in self._looks and (done := self._beside(look)):
+        if prefix not in self._looks and self._inner.can_call_beside() and (done := self._beside(look)):
             self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)
         return prefix in self._looks
 

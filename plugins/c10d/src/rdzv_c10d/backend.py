@@ -50,7 +50,6 @@ class C10dRendezvousBackend(KeyValueBackend):
         Capability.TLS: "a TCPStore speaks plain TCP",
         Capability.AUTH: "a TCPStore serves every client that reaches its port",
     }
-    calls_side_by_side = False
 
     def __init__(self, store: Any, run_id: str, *, prefix: str = "rdzv") -> None:
         self._locator: StoreLocator = store if isinstance(store, StoreLocator) else GivenLocator(store)
@@ -66,6 +65,10 @@ class C10dRendezvousBackend(KeyValueBackend):
     @property
     def name(self) -> str:
         return "c10d"
+
+    def can_call_beside(self) -> bool:
+        """See `KeyValueBackend.can_call_beside`; see `ConnectionPool.has_spare`."""
+        return self._uses.get().shared.pool.has_spare()
 
     @property
     def local_address(self) -> str:

@@ -47,7 +47,7 @@ class SharedPage:
     """Reads and writes the page of one run. Keeps the last version that was seen; any number of threads may use it.
 
     Attributes:
-        wakeup: The wakeup key of this process, once it watches what is beside the page.
+        wakeup: The wakeup key of this process, once it begins to watch what is beside the page.
     """
 
     def __init__(self, key: str) -> None:

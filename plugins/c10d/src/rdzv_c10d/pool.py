@@ -101,6 +101,17 @@ class ConnectionPool:
             raise self.no_answer()
         return answer.result()
 
+    def has_spare(self) -> bool:
+        """Whether a call would leave a connection for another one. If there is just one, a second is made meanwhile."""
+        with self._changed:
+            is_only = self._session is not None and len(self._idle) + len(self._busy) < 2
+            if is_only and not (self._closed or self._is_full()):
+                # Without room for its thread there is none; whatever else goes wrong, the next call meets, too.
+                with suppress(RendezvousConnectionError):
+                    self._newest = self._start_worker("rdzv-c10d-worker")
+                    self._newest.do(lambda connection: None, time.monotonic() + self.patience)
+            return len(self._idle) > 1
+
     def start(self, work: Callable[[Connection], _T], timeout: float, name: str) -> Future[_T]:
         """Have a worker with a connection of its own do some work that may take for ever.
 

@@ -117,7 +117,6 @@ class Run:
 
     def watch(self, connection: Connection, watcher: Watcher) -> None:
         """See `Watchers.add`."""
-        self.page.wakeup = watcher.wakeup
         self._watchers.add(connection, watcher)
 
     def unwatch(self, connection: Connection, watcher: Watcher) -> None:

@@ -115,8 +115,8 @@ class Page:
         entries: By path.
         created: How many keys were ever created here: their order.
         version: How many pages came before this one; 0: none was written yet.
-        wakeup: The wakeup key of the process that has put a value there last; empty: it did not watch what is beside
-            the page, or some values were removed since.
+        wakeup: The wakeup key of the process that has put a value there last; empty: it had not begun to watch what is
+            beside the page, or some values were removed since.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
