@@ -499,29 +499,46 @@ def test_an_old_snapshot_may_come_from_anywhere(backend: C10dRendezvousBackend) 
         assert backend.wait("nodes", since, timeout=CALL).entries.keys() == {"nodes/a"}
 
 
-def test_a_look_that_would_end_too_late_is_put_off_once(backend: C10dRendezvousBackend) -> None:
-    watches = backend._uses.get().shared.watches
-    with watches._watches.using("nodes") as watch:
-        watch._took, watch._heard, watch._look_at = 0.5, 0, 30.0
-        assert watch._look_time(rings=0, now=9.0, deadline=10.0) == 10.0, "it was not rung"
-        assert watch._look_time(rings=1, now=9.0, deadline=10.0) == 9.0, "it was"
-        for _ in range(2):
-            assert watch._look_time(rings=1, now=9.6, deadline=10.0) == 10.0, "too late for an answer"
-        assert watch._look_time(rings=1, now=10.0, deadline=10.1) == 10.0, "the next wait looks, however short"
+def test_a_look_that_ends_after_its_wait_brings_the_next_one_news(
+    backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = backend.read_all("nodes", timeout=CALL)
+    assert backend.wait("nodes", since, timeout=0.1) is since
+    begun, may_end, read_all = threading.Event(), threading.Event(), Run.read_all
+
+    def read_late(run: Run, connection: Any, prefix: str) -> Any:
+        begun.set()
+        assert may_end.wait(CALL)
+        return read_all(run, connection, prefix)
+
+    with backend._uses.get().shared.watches._watches.using("nodes") as watched:
+        monkeypatch.setattr(Run, "read_all", read_late)
+        watched._took = CALL
+        backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        assert backend.wait("nodes", since, timeout=0.1) is since
+        assert begun.is_set()
+        # No other one begins meanwhile, nor would it answer.
+        assert backend.wait("nodes", since, timeout=0.1) is since
+        may_end.set()
+        assert backend.wait("nodes", since, timeout=CALL).entries.keys() == {"nodes/a"}
 
 
 def test_a_store_that_is_too_slow_for_each_look_is_an_error(
     backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One may be too slow once. Where each is, no news would ever come, and nothing would tell."""
+    """One that a short wait had little time for proves nothing. Where each is, no news would ever come, and nothing
+    would tell."""
     since = backend.read_all("nodes", timeout=CALL)
 
     def get_no_answer(deadline: float, check_open: object) -> None:
         time.sleep(max(0.0, deadline - time.monotonic()))
         raise NoAnswerError("The store did not answer in time.")
 
-    with backend._uses.get().shared.watches._watches.using("nodes") as watch:
-        monkeypatch.setattr(watch, "_look_again", get_no_answer)
+    with backend._uses.get().shared.watches._watches.using("nodes") as watched:
+        monkeypatch.setattr(watched, "_look_again", get_no_answer)
+        monkeypatch.setattr(watch, "PATIENCE", 0.5)
         assert backend.wait("nodes", since, timeout=0.1) is since
+        for _ in range(2):
+            assert backend.wait("nodes", since, timeout=0.1) is since, "it is under way"
         with pytest.raises(RendezvousConnectionError, match="did not answer"):
-            backend.wait("nodes", since, timeout=0.1)
+            backend.wait("nodes", since, timeout=CALL)

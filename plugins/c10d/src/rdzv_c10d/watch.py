@@ -1,18 +1,20 @@
 """Waiting: of the threads of a process that wait for the same prefix one looks, for all, once for each wakeup."""
 
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from rdzv_core.backend import Snapshot
 from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.threads import in_thread
 from rdzv_core.turns import Turns
 from rdzv_transport import Prefixes
 
 from .layout import is_on_page, is_quiet
 from .listener import PATIENCE
 from .page_watch import PageWatch
-from .pool import Check, ConnectionPool
+from .pool import Check, ConnectionPool, is_done
 from .run import Run
 from .store import Connection, NoAnswerError, Session
 from .values import nonce
@@ -118,11 +120,9 @@ class _Watch:
         self._is_behind = False
         self._heard = -1
         self._look_at = 0.0
-        # Seconds that the last look took; and the end of the wait that was too short for the next one.
+        # Seconds that a look takes, by the last one; and one that began so late in a wait that another awaits its end.
         self._took = 0.0
-        self._put_off: float | None = None
-        # Whether the last look had too little time for an answer.
-        self._is_unanswered = False
+        self._late: Future[None] | None = None
         self._quiet = is_quiet(prefix)
 
     def wait(self, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
@@ -172,32 +172,37 @@ class _Watch:
         """Look whenever it rings, until there may be news for a thread that waits, or the deadline is over."""
         while (now := time.monotonic()) < deadline:
             rings = self._wakeup.rings
-            if (until := self._look_time(rings, now, deadline)) > now:
-                self._wakeup.await_wakeup(rings, until, check_open)
+            if self._late is None and self._heard == rings and now < self._look_at:
+                self._wakeup.await_wakeup(rings, min(deadline, self._look_at), check_open)
                 self._check_session(self._session)
                 continue
             before = self._now
-            try:
-                self._look_again(deadline, check_open)
-            except NoAnswerError:
-                # So little time proves nothing against the store; but if it is always too little, no news ever comes.
-                if deadline - now >= PATIENCE or self._is_unanswered:
-                    raise
-                self._is_unanswered = True
+            if self._late is not None or deadline - now < self._took:
+                self._look_late(deadline, check_open)
+            else:
+                self._look_in_time(now, deadline, check_open)
             with self.turns.changed:
                 if self._is_behind or self._now.entries != before.entries:
                     self._is_behind = False
                     return
 
-    def _look_time(self, rings: int, now: float, deadline: float) -> float:
-        """When to look, unless it rings before."""
-        if self._heard == rings and now < self._look_at:
-            return min(deadline, self._look_at)
-        if deadline - now < self._took and self._put_off in (None, deadline):
-            # A look that gets no answer in time costs its connection. The next wait begins with it, however short.
-            self._put_off = deadline
-            return deadline
-        return now
+    def _look_in_time(self, now: float, deadline: float, check_open: Check) -> None:
+        try:
+            self._look_again(deadline, check_open)
+        except NoAnswerError:
+            if deadline - now >= PATIENCE:
+                raise
+            # So little time proves nothing against the store. The next look has more, however short its wait is.
+            self._took = PATIENCE
+
+    def _look_late(self, deadline: float, check_open: Check) -> None:
+        """Look, though the wait may end first: a look that gets no answer in time would cost its connection."""
+        if self._late is None:
+            until = time.monotonic() + self._took + PATIENCE
+            self._late = in_thread(lambda: self._look_again(until, check_open), "rdzv-c10d-look")
+        if is_done(self._late, deadline, check_open):
+            late, self._late = self._late, None
+            late.result()
 
     def _look_again(self, deadline: float, check_open: Check) -> None:
         if not self._quiet:
@@ -205,7 +210,7 @@ class _Watch:
             self._run.page.wakeup = self._watcher.wakeup
         session = self._wakeup.start(deadline)
         heard = self._wakeup.begin_look()
-        began, self._put_off = time.monotonic(), None
+        began = time.monotonic()
 
         def look(connection: Connection) -> Snapshot:
             connected = time.monotonic()
@@ -215,7 +220,7 @@ class _Watch:
             entries = self._run.read_all(connection, self._watcher.prefix)
             # The answer says that the store has got what was sent before.
             self._session = session
-            self._took, self._is_unanswered = time.monotonic() - connected, False
+            self._took = time.monotonic() - connected
             return Snapshot(entries, Moment(began, time.monotonic()))
 
         self._now = self._connections.call(look, deadline, check_open)
