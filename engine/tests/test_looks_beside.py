@@ -23,7 +23,6 @@ class Far(Watched):
         under_way: The looks that have begun and not ended.
         begun: How many have begun.
         answers: Whether a look ends while the service is waited for.
-        has_room: Whether a look would hold up no other call.
         news: What is written meanwhile.
     """
 
@@ -31,10 +30,6 @@ class Far(Watched):
         super().__init__()
         self.under_way: list[tuple[Look, Future[object]]] = []
         self.begun, self.answers, self.news = 0, False, b""
-        self.has_room = True
-
-    def can_call_beside(self) -> bool:
-        return self.has_room
 
     def beside(self, look: Look) -> Future[object]:
         done: Future[object] = Future()
@@ -92,15 +87,16 @@ def test_news_does_not_wait_for_a_look_under_way(backend: Far, leases: Heartbeat
         assert (view.entries["nodes/news"].value, backend.now, backend.begun) == (news, before, 1)
 
 
-def test_a_look_that_would_hold_up_other_calls_comes_before_the_wait(
-    backend: Far, leases: HeartbeatLeases, view: Snapshot
+def test_a_look_beside_a_wait_holds_up_no_other_call(
+    backend: Far, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend.has_room, reads = False, backend.reads
-    assert leases.wait("nodes", view, timeout=0.5) is view
-    assert (backend.begun, backend.reads - reads) == (0, 1)
-    backend.has_room = True
-    assert leases.wait("nodes", view, timeout=0.5) is view
-    assert backend.begun == 1
+    background, backend.answers = MemoryBackend(backend.service), True
+    monkeypatch.setattr(backend, "background", lambda: background)
+    leases = HeartbeatLeases(backend, INTERVAL, lambda: backend.now, beside=backend.beside)
+    view = leases.wait("nodes", leases.read_all("nodes", timeout=CALL), timeout=SCAN)
+    reads = backend.reads
+    assert leases.wait("nodes", view, timeout=SCAN) is view
+    assert (backend.begun, backend.reads - reads, background.calls["read"]) == (1, 0, 1)
 
 
 def test_each_look_begins_after_the_one_before(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:

@@ -49,9 +49,6 @@ class _Backend(_Intercepted, KeyValueBackend):
     def local_address(self) -> str:
         return self._inner.local_address
 
-    def can_call_beside(self) -> bool:
-        return self._inner.can_call_beside()
-
     def put(self, key: str, value: bytes, *, lease: Lease | None = None, **rest: Any) -> PutResult:
         held = lease._inner if isinstance(lease, _Lease) else lease
         result: PutResult = self._around("put", lambda: self._inner.put(key, value, lease=held, **rest), (key, value))
@@ -60,6 +57,9 @@ class _Backend(_Intercepted, KeyValueBackend):
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
         opened = self._around("open_lease", lambda: self._inner.open_lease(ttl, timeout=timeout), (ttl,))
         return _Lease(opened, self._around)
+
+    def background(self) -> KeyValueBackend:
+        return intercepted(self._inner.background(), self._around)
 
     def close(self) -> None:
         self._inner.close()

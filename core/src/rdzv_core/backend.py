@@ -327,12 +327,13 @@ class KeyValueBackend(RendezvousBackend):
     creates_at_once: int = 1
     """How many keys `create_all` makes in one step at most; 1: it is not overridden."""
 
-    def can_call_beside(self) -> bool:
-        """Whether one more call that begins now would hold up no other one, as it would if they shared a connection.
+    def background(self) -> "KeyValueBackend":
+        """The same keys, by calls for which no other one has to wait. It is not closed by itself.
 
-        Asked before a look at heartbeats beside a wait; where it cannot be, the look comes before the wait.
+        By these rdzv looks at heartbeats while it waits for news. The default suits services where calls are
+        under way side by side anyhow.
         """
-        return True
+        return self
 
     @property
     def local_address(self) -> str:

@@ -3,20 +3,23 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import wraps
 from typing import Any
 
 import pytest
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import in_background
 from rdzv_core.backend import ABSENT, PutOutcome, Token
 from rdzv_core.errors import RendezvousConnectionError, RendezvousTimeoutError
 
 from rdzv_c10d import pool
 from rdzv_c10d.backend import C10dRendezvousBackend
 from rdzv_c10d.round_store import RoundStore
+from rdzv_c10d.run import Run
 from rdzv_c10d.store import peek, stores
 from rdzv_c10d.watchers import Watchers
 
@@ -189,33 +192,54 @@ def _refuse(*_: object) -> None:
     raise RendezvousConnectionError("not yet")
 
 
-def test_a_call_beside_others_needs_a_connection_to_spare(server: ForkedStore, connect: Connect) -> None:
+def test_a_background_call_leaves_a_connection_to_others(server: ForkedStore, connect: Connect) -> None:
     backend = connect(server.endpoint)
-    assert not backend.can_call_beside()
-    connections = backend._uses.get().shared.pool
-    assert connections.session is None, "who has not called yet has no connection, and needs no second one"
+    pool = backend._uses.get().shared.pool
     backend.read("nodes/0/a", timeout=CALL)
-    assert not backend.can_call_beside()
-    eventually(backend.can_call_beside, "a second connection")
-    for _ in range(2):
-        # The one that is left is for another call.
-        assert not connections.call(lambda _: backend.can_call_beside(), time.monotonic() + CALL, backend.check_open)
-    assert len(connections._idle) == 2, "another one is made"
+    with _held(backend.background()):
+        assert (len(pool._idle), len(pool._busy)) == (1, 1), "it has taken the only one"
+        backend.read("nodes/0/a", timeout=CALL)
+    with _held(backend), in_background(lambda: backend.background().read("nodes/0/a", timeout=CALL)) as second:
+        # While another call is under way it makes one more, which is there for it and for others.
+        assert second.result(CALL) is None
+    for _ in range(5):
+        backend.background().read("nodes/0/a", timeout=CALL)
+    assert len(pool._idle) == 3, "where there are enough it makes none"
 
 
-def test_without_room_for_a_thread_there_is_no_connection_to_spare(
+def test_without_room_for_a_thread_a_background_call_takes_what_is_there(
     server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = connect(server.endpoint)
-    backend.read("nodes/0/a", timeout=CALL)
 
     def refuse(*_: object, **__: object) -> None:
         raise RendezvousConnectionError("no room")
 
     with monkeypatch.context() as patch:
         patch.setattr(pool, "start_thread", refuse)
-        assert not backend.can_call_beside()
-    eventually(backend.can_call_beside, "a second connection")
+        with pytest.raises(RendezvousConnectionError, match="no room"):
+            backend.background().read("nodes/0/a", timeout=CALL)
+    backend.read("nodes/0/a", timeout=CALL)
+    monkeypatch.setattr(pool, "start_thread", refuse)
+    assert backend.background().read("nodes/0/a", timeout=CALL) is None
+
+
+@contextmanager
+def _held(backend: C10dRendezvousBackend) -> Iterator[None]:
+    """Have a call under way."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def hold(run: Run, connection: Any) -> None:
+        began.set()
+        assert may_end.wait(CALL)
+
+    with in_background(lambda: backend._call(hold, CALL)) as call:
+        assert began.wait(CALL)
+        try:
+            yield
+        finally:
+            may_end.set()
+        call.result(CALL)
 
 
 def test_a_round_store_rings_no_leader(server: ForkedStore, connect: Connect, all_calls: Counter[str]) -> None:

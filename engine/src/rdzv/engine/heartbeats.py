@@ -122,6 +122,7 @@ class HeartbeatLeases(KeyValueBackend):
             beside: Begins a look beside a wait; None: it cannot now, and the wait looks itself.
         """
         self._inner = inner
+        self._background = inner.background()
         self.creates_at_once = inner.creates_at_once
         self._clock = clock
         self._folder = folder
@@ -260,7 +261,7 @@ class HeartbeatLeases(KeyValueBackend):
         # The wait may be over sooner, and the next one sees what becomes of it.
         until = max(deadline, now + self._observer.scan_interval)
         look = lambda: self._look(ttls, ttls, now, until, beside=True)  # noqa: E731 - it is called on another thread
-        if prefix not in self._looks and self._inner.can_call_beside() and (done := self._beside(look)):
+        if prefix not in self._looks and (done := self._beside(look)):
             self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)
         return prefix in self._looks
 
@@ -273,7 +274,7 @@ class HeartbeatLeases(KeyValueBackend):
         *,
         beside: bool = False,
     ) -> Set[str]:
-        heartbeats = self._heartbeats_of(leases, deadline)
+        heartbeats = self._heartbeats_of(leases, deadline, self._background if beside else self._inner)
         self._took = self._clock() - began
         living = self._check_expiry(heartbeats, ttls, began, deadline, beside=beside)
         with self._lock:
@@ -282,14 +283,11 @@ class HeartbeatLeases(KeyValueBackend):
                     self._observer.end(lease)
         return living
 
-    def _heartbeats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
+    def _heartbeats_of(self, leases: Collection[str], deadline: float, keys: KeyValueBackend) -> dict[str, Entry]:
         if len(leases) >= _MANY:
-            found = self._inner.read_all(HEARTBEATS, timeout=self._left(deadline)).entries
+            found = keys.read_all(HEARTBEATS, timeout=self._left(deadline)).entries
             return {lease: found.get(_heartbeat_key(lease), _NONE_YET) for lease in leases}
-        return {
-            lease: self._inner.read(_heartbeat_key(lease), timeout=self._left(deadline)) or _NONE_YET
-            for lease in leases
-        }
+        return {lease: keys.read(_heartbeat_key(lease), timeout=self._left(deadline)) or _NONE_YET for lease in leases}
 
     def _check_expiry(
         self,

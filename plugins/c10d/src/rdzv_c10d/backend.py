@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from rdzv_core.backend import Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
@@ -54,6 +55,7 @@ class C10dRendezvousBackend(KeyValueBackend):
     def __init__(self, store: Any, run_id: str, *, prefix: str = "rdzv") -> None:
         self._locator: StoreLocator = store if isinstance(store, StoreLocator) else GivenLocator(store)
         self.root = root_of(prefix, run_id)
+        self._is_background = False
         # What a fork copies is never touched again (see `shared`).
         self._uses = ProcessLocal(
             lambda: _Use(join(self._locator, self.root)),
@@ -66,9 +68,11 @@ class C10dRendezvousBackend(KeyValueBackend):
     def name(self) -> str:
         return "c10d"
 
-    def can_call_beside(self) -> bool:
-        """See `KeyValueBackend.can_call_beside`; see `ConnectionPool.has_spare`."""
-        return self._uses.get().shared.pool.has_spare()
+    def background(self) -> "C10dRendezvousBackend":
+        """See `KeyValueBackend.background`: its calls leave one connection to others."""
+        twin = copy(self)
+        twin._is_background = True
+        return twin
 
     @property
     def local_address(self) -> str:
@@ -128,7 +132,8 @@ class C10dRendezvousBackend(KeyValueBackend):
     def _call(self, work: Callable[[Run, Connection], _T], timeout: float) -> _T:
         deadline = self._deadline(timeout)
         shared = self._uses.get().shared
-        return shared.pool.call(lambda connection: work(shared.run, connection), deadline, self._uses.check_open)
+        pool, check_open = shared.pool, self._uses.check_open
+        return pool.call(lambda one: work(shared.run, one), deadline, check_open, background=self._is_background)
 
     def _deadline(self, timeout: float) -> float:
         return time.monotonic() + min(timeout, self._locator.read_timeout)

@@ -63,6 +63,8 @@ class ConnectionPool:
         self._workers: set[_Worker] = set()
         # The last one that was started for a call: while it connects, no other one tries.
         self._newest: _Worker | None = None
+        # How many background calls wait for one that is idle besides.
+        self._background = 0
         self._session: Session | None = None
         self._closed = False
 
@@ -76,19 +78,22 @@ class ConnectionPool:
         """See `StoreLocator.patience`."""
         return self._locator.patience
 
-    def call(self, work: Callable[[Connection], _T], deadline: float, check_open: Check) -> _T:
+    def call(
+        self, work: Callable[[Connection], _T], deadline: float, check_open: Check, *, background: bool = False
+    ) -> _T:
         """Do some work on a connection, or have a worker do it.
 
         Args:
             work: Must not block for anything but the store.
             deadline: On the monotonic clock, in seconds. The work may be done later nevertheless.
             check_open: Asked now and then.
+            background: Whether it leaves one connection to other calls.
 
         Raises:
             RendezvousConnectionError: The store failed, or did not answer in time.
             RendezvousError: The work raised it, or `check_open`.
         """
-        taken = self._take(deadline, check_open)
+        taken = self._take(deadline, check_open, int(background))
         if isinstance(taken, Connection):
             result, error = self._do(taken, work, deadline)
             del taken  # An error is kept for long, and with it what its frames hold.
@@ -100,17 +105,6 @@ class ConnectionPool:
         if not is_done(answer, deadline, check_open):
             raise self.no_answer()
         return answer.result()
-
-    def has_spare(self) -> bool:
-        """Whether a call would leave a connection for another one. If there is just one, a second is made meanwhile."""
-        with self._changed:
-            is_only = self._session is not None and len(self._idle) + len(self._busy) < 2
-            if is_only and not (self._closed or self._is_full()):
-                # Without room for its thread there is none; whatever else goes wrong, the next call meets, too.
-                with suppress(RendezvousConnectionError):
-                    self._newest = self._start_worker("rdzv-c10d-worker")
-                    self._newest.do(lambda connection: None, time.monotonic() + self.patience)
-            return len(self._idle) > 1
 
     def start(self, work: Callable[[Connection], _T], timeout: float, name: str) -> Future[_T]:
         """Have a worker with a connection of its own do some work that may take for ever.
@@ -211,9 +205,11 @@ class ConnectionPool:
             stays = not self._closed and self._session == session and len(self._idle) < _CONNECTIONS
             if stays:
                 self._idle.append(one)
-            if self._newest is not None and not self._newest.is_connecting():
-                # Who has waited for this connection may make another one now.
+            # Who has waited for this connection may make another one now.
+            is_made = self._newest is not None and not self._newest.is_connecting()
+            if is_made:
                 self._newest = None
+            if is_made or self._background:
                 self._changed.notify_all()
             else:
                 self._changed.notify()
@@ -231,15 +227,16 @@ class ConnectionPool:
         with self._changed:
             return self._changed.wait_for(lambda: not (self._workers or self._busy), _SHUTDOWN_GRACE)
 
-    def _take(self, deadline: float, check_open: Check) -> "Connection | _Worker":
-        """A connection that is idle, or its worker; one that is in use may come back before another one is made."""
+    def _take(self, deadline: float, check_open: Check, left: int) -> "Connection | _Worker":
+        """A connection that is idle, or its worker, of which some are `left`; one that is in use may come back before
+        another one is made."""
         with self._changed:
             crowded, connecting = 0.0, None
             while True:
                 check_open()
                 if self._closed:
                     raise RendezvousConnectionError("The backend was closed.")
-                if self._idle:
+                if len(self._idle) > left:
                     taken = self._idle.pop()
                     if isinstance(taken, Connection):
                         self._busy.add(taken)
@@ -250,12 +247,23 @@ class ConnectionPool:
                 crowded = crowded or (now + _CROWDED if self._busy else now)
                 is_full = self._is_full()
                 if now >= crowded and not is_full:
-                    self._newest = self._start_worker("rdzv-c10d-worker")
+                    try:
+                        self._newest = self._start_worker("rdzv-c10d-worker")
+                    except RendezvousConnectionError:
+                        if not self._idle:
+                            raise
+                        # There is room for no other one.
+                        left = 0
+                        continue
                     connecting = self._newest.do(lambda connection: None, deadline)
                     continue
                 if now >= deadline:
                     raise self.no_answer()
-                self._changed.wait(min(deadline - now, _POLL_INTERVAL if is_full else crowded - now))
+                self._background += left
+                try:
+                    self._changed.wait(min(deadline - now, _POLL_INTERVAL if is_full else crowded - now))
+                finally:
+                    self._background -= left
 
     def _is_full(self) -> bool:
         """Whether no other connection may be made now. A worker that is stuck is not counted."""

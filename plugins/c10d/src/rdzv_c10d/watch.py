@@ -1,9 +1,8 @@
 """Waiting: of the threads of a process that wait for the same prefix one looks, for all, once for each wakeup."""
 
 import time
-from concurrent.futures import Future
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rdzv_core.backend import Snapshot
 from rdzv_core.errors import RendezvousConnectionError
@@ -20,6 +19,9 @@ from .store import Connection, NoAnswerError, Session
 from .values import nonce
 from .wakeup import WakeupKey
 from .watchers import Watcher
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _IDLE_WATCHES: Final = 4
 """How many prefixes are watched on though no call waits for them now."""
