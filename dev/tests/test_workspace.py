@@ -122,12 +122,12 @@ def test_the_core_stays_small() -> None:
     assert len(modules) <= 18
     # It was 1,100 until secrets in files were read again, and endpoints as other tools write them had words; and 1,110
     # until a key could be deleted on a condition; 1,111 until many could be made in one step; and 1,112 until a backend
-    # could say that calls do not go side by side.
-    assert sum(map(_lines_of_code, modules)) <= 1113
+    # could have background calls.
+    assert sum(map(_lines_of_code, modules)) <= 1114
     # 2,300, and 800 for an author, until then.
-    assert sum(len(text.splitlines()) for text in modules) <= 2320
+    assert sum(len(text.splitlines()) for text in modules) <= 2321
     author = [ROOT / "core" / "src" / "rdzv_core" / f"{name}.py" for name in ("backend", "errors", "options", "keys")]
-    assert sum(len(path.read_text().splitlines()) for path in author) <= 820
+    assert sum(len(path.read_text().splitlines()) for path in author) <= 821
 
 
 def test_the_engine_stays_small() -> None:

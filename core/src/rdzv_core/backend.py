@@ -328,11 +328,8 @@ class KeyValueBackend(RendezvousBackend):
     """How many keys `create_all` makes in one step at most; 1: it is not overridden."""
 
     def background(self) -> "KeyValueBackend":
-        """The same keys, by calls for which no other one has to wait. It is not closed by itself.
-
-        By these rdzv looks at heartbeats while it waits for news. The default suits services where calls are
-        under way side by side anyhow.
-        """
+        """The same keys, by calls for which no other one has to wait: with them rdzv looks at heartbeats beside a wait.
+        It is not closed by itself."""
         return self
 
     @property

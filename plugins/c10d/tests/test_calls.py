@@ -16,7 +16,6 @@ from rdzv_conformance.meanwhile import in_background
 from rdzv_core.backend import ABSENT, PutOutcome, Token
 from rdzv_core.errors import RendezvousConnectionError, RendezvousTimeoutError
 
-from rdzv_c10d import pool
 from rdzv_c10d.backend import C10dRendezvousBackend
 from rdzv_c10d.round_store import RoundStore
 from rdzv_c10d.run import Run
@@ -205,23 +204,6 @@ def test_a_background_call_leaves_a_connection_to_others(server: ForkedStore, co
     for _ in range(5):
         backend.background().read("nodes/0/a", timeout=CALL)
     assert len(pool._idle) == 3, "where there are enough it makes none"
-
-
-def test_without_room_for_a_thread_a_background_call_takes_what_is_there(
-    server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = connect(server.endpoint)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise RendezvousConnectionError("no room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pool, "start_thread", refuse)
-        with pytest.raises(RendezvousConnectionError, match="no room"):
-            backend.background().read("nodes/0/a", timeout=CALL)
-    backend.read("nodes/0/a", timeout=CALL)
-    monkeypatch.setattr(pool, "start_thread", refuse)
-    assert backend.background().read("nodes/0/a", timeout=CALL) is None
 
 
 @contextmanager

@@ -55,7 +55,8 @@ class C10dRendezvousBackend(KeyValueBackend):
     def __init__(self, store: Any, run_id: str, *, prefix: str = "rdzv") -> None:
         self._locator: StoreLocator = store if isinstance(store, StoreLocator) else GivenLocator(store)
         self.root = root_of(prefix, run_id)
-        self._is_background = False
+        # How many connections its calls leave to others.
+        self._left = 0
         # What a fork copies is never touched again (see `shared`).
         self._uses = ProcessLocal(
             lambda: _Use(join(self._locator, self.root)),
@@ -71,7 +72,7 @@ class C10dRendezvousBackend(KeyValueBackend):
     def background(self) -> "C10dRendezvousBackend":
         """See `KeyValueBackend.background`: its calls leave one connection to others."""
         twin = copy(self)
-        twin._is_background = True
+        twin._left = 1
         return twin
 
     @property
@@ -133,7 +134,7 @@ class C10dRendezvousBackend(KeyValueBackend):
         deadline = self._deadline(timeout)
         shared = self._uses.get().shared
         pool, check_open = shared.pool, self._uses.check_open
-        return pool.call(lambda one: work(shared.run, one), deadline, check_open, background=self._is_background)
+        return pool.call(lambda one: work(shared.run, one), deadline, check_open, self._left)
 
     def _deadline(self, timeout: float) -> float:
         return time.monotonic() + min(timeout, self._locator.read_timeout)

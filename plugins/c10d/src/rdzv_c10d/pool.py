@@ -63,7 +63,7 @@ class ConnectionPool:
         self._workers: set[_Worker] = set()
         # The last one that was started for a call: while it connects, no other one tries.
         self._newest: _Worker | None = None
-        # How many background calls wait for one that is idle besides.
+        # How many calls wait that leave a connection to others.
         self._background = 0
         self._session: Session | None = None
         self._closed = False
@@ -78,22 +78,20 @@ class ConnectionPool:
         """See `StoreLocator.patience`."""
         return self._locator.patience
 
-    def call(
-        self, work: Callable[[Connection], _T], deadline: float, check_open: Check, *, background: bool = False
-    ) -> _T:
+    def call(self, work: Callable[[Connection], _T], deadline: float, check_open: Check, left: int = 0) -> _T:
         """Do some work on a connection, or have a worker do it.
 
         Args:
             work: Must not block for anything but the store.
             deadline: On the monotonic clock, in seconds. The work may be done later nevertheless.
             check_open: Asked now and then.
-            background: Whether it leaves one connection to other calls.
+            left: How many idle connections it leaves to other calls.
 
         Raises:
             RendezvousConnectionError: The store failed, or did not answer in time.
             RendezvousError: The work raised it, or `check_open`.
         """
-        taken = self._take(deadline, check_open, int(background))
+        taken = self._take(deadline, check_open, left)
         if isinstance(taken, Connection):
             result, error = self._do(taken, work, deadline)
             del taken  # An error is kept for long, and with it what its frames hold.
@@ -149,11 +147,7 @@ class ConnectionPool:
             raise
         except FAILURES as error:
             raise RendezvousConnectionError(f"The store failed at once: {error}") from None
-        if session.owner not in ("", self._root):
-            raise RendezvousDeniedError(
-                f"The store there belongs to another run, '{session.owner.rstrip('/')}', whose node serves it; this "
-                f"one is '{self._root.rstrip('/')}'. Give this run an endpoint with a port of its own."
-            )
+        _check_owner(session.owner, self._root)
         with self._changed:
             self._session = session
             stale = [one for one in self._workers if one.session not in (None, session)]
@@ -205,14 +199,12 @@ class ConnectionPool:
             stays = not self._closed and self._session == session and len(self._idle) < _CONNECTIONS
             if stays:
                 self._idle.append(one)
-            # Who has waited for this connection may make another one now.
-            is_made = self._newest is not None and not self._newest.is_connecting()
-            if is_made:
+            if self._newest is not None and not self._newest.is_connecting():
+                # Who has waited for this connection may make another one now.
                 self._newest = None
-            if is_made or self._background:
                 self._changed.notify_all()
             else:
-                self._changed.notify()
+                self._changed.notify(1 + self._background)
             return stays
 
     def note_end(self, worker: "_Worker") -> None:
@@ -228,8 +220,7 @@ class ConnectionPool:
             return self._changed.wait_for(lambda: not (self._workers or self._busy), _SHUTDOWN_GRACE)
 
     def _take(self, deadline: float, check_open: Check, left: int) -> "Connection | _Worker":
-        """A connection that is idle, or its worker, of which some are `left`; one that is in use may come back before
-        another one is made."""
+        """A connection that is idle, or its worker; one that is in use may come back before another one is made."""
         with self._changed:
             crowded, connecting = 0.0, None
             while True:
@@ -247,23 +238,14 @@ class ConnectionPool:
                 crowded = crowded or (now + _CROWDED if self._busy else now)
                 is_full = self._is_full()
                 if now >= crowded and not is_full:
-                    try:
-                        self._newest = self._start_worker("rdzv-c10d-worker")
-                    except RendezvousConnectionError:
-                        if not self._idle:
-                            raise
-                        # There is room for no other one.
-                        left = 0
-                        continue
+                    self._newest = self._start_worker("rdzv-c10d-worker")
                     connecting = self._newest.do(lambda connection: None, deadline)
                     continue
                 if now >= deadline:
                     raise self.no_answer()
                 self._background += left
-                try:
-                    self._changed.wait(min(deadline - now, _POLL_INTERVAL if is_full else crowded - now))
-                finally:
-                    self._background -= left
+                self._changed.wait(min(deadline - now, _POLL_INTERVAL if is_full else crowded - now))
+                self._background -= left
 
     def _is_full(self) -> bool:
         """Whether no other connection may be made now. A worker that is stuck is not counted."""
@@ -411,6 +393,14 @@ class _Worker:
         # From now on callers use it themselves.
         self._connections.put_back(connection, connection.session)
         return False
+
+
+def _check_owner(owner: str, root: str) -> None:
+    if owner not in ("", root):
+        raise RendezvousDeniedError(
+            f"The store there belongs to another run, '{owner.rstrip('/')}', whose node serves it; this one is "
+            f"'{root.rstrip('/')}'. Give this run an endpoint with a port of its own."
+        )
 
 
 def is_done(answer: Future[Any], deadline: float, check_open: Check) -> bool:

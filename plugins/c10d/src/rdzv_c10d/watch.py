@@ -201,7 +201,8 @@ class _Watch:
         """Look, though the wait may end first: a look that gets no answer in time would cost its connection."""
         if self._late is None:
             until = time.monotonic() + self._took + PATIENCE
-            self._late = in_thread(lambda: self._look_again(until, check_open), "rdzv-c10d-look")
+            # The backend that has begun it may be closed before another one awaits its end.
+            self._late = in_thread(lambda: self._look_again(until, lambda: None), "rdzv-c10d-look")
         if is_done(self._late, deadline, check_open):
             late, self._late = self._late, None
             late.result()
