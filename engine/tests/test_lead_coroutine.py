@@ -158,6 +158,27 @@ class TestElection:
         assert node.run.leader == claim("b")
         assert not node.leading
 
+    def test_an_old_answer_does_not_hide_who_leads_now(self, harness: Harness) -> None:
+        node = harness.registered()
+        coroutine = self.elect(harness, node)
+        coroutine.to_write(records.LEADER_KEY)
+        before = harness.put(records.LEADER_KEY, claim("b").encode())
+        harness.client.delete(records.LEADER_KEY, harness.now)
+        # By another coroutine of the node, as the watch tells before the answer comes.
+        harness.put(records.LEADER_KEY, claim("a").encode())
+        harness.show(node)
+        assert isinstance(coroutine.send((False, before)), SpawnLeader)
+        assert node.leading
+
+    def test_who_has_won_leads_whatever_the_watch_has_brought_before(self, harness: Harness) -> None:
+        node = harness.registered()
+        coroutine = self.elect(harness, node)
+        coroutine.to_write(records.LEADER_KEY)
+        harness.put(records.STATUS_KEY, RunStatus(0, Phase.GATHERING, 1, 0).encode())
+        harness.show(node)
+        coroutine.end()
+        assert node.leading
+
     def test_who_is_second_over_a_tombstone_tries_no_more(self, harness: Harness) -> None:
         tombstone = harness.put(records.LEADER_KEY, b"", deleted=True)
         coroutine = self.elect(harness, harness.registered())

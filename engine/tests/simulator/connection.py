@@ -164,6 +164,18 @@ def state_key(level: str) -> str:
     return _REGISTER if level == "register" else STATE_KEY
 
 
+def living(level: str, everything: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """What the coroutines see of what a service holds: without what belongs to a lease that has ended."""
+    if level == "leases":
+        return everything
+    found = {name: value.partition(b"\n") for name, value in contents(level, everything).items()}
+    over = {
+        name.encode() for name, (value, _, _) in found.items() if name.startswith(HEARTBEATS) and value == b"expired"
+    }
+    names = {name: line.partition(b" ")[0] for name, (line, _, _) in found.items()}
+    return {name: found[name][2] for name, lease in names.items() if f"{HEARTBEATS}/".encode() + lease not in over}
+
+
 def contents(level: str, everything: Mapping[str, bytes]) -> Mapping[str, bytes]:
     """The keys among all that a service holds, whatever the adapters made of them, with their bytes."""
     return _keys_in_register(everything[_REGISTER]) if level == "register" else everything

@@ -28,7 +28,7 @@ from rdzv.hooks import Event, EventKind
 from rdzv.outcome import Ending
 from rdzv.settings import ROUNDS_KEPT
 
-from .connection import written
+from .connection import living, written
 from .machine import HANGS, Machine, SimulationContext
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ class Invariants:
                 self._look_at(name, Envelope.unpack(data))
 
     def _wrote_record(self, node: str) -> None:
-        if not any(machine.name == node and machine.process.alive for machine in self._context.machines):
+        if self._context.plan.level != "leases" and not any(
+            machine.name == node and machine.process.alive for machine in self._context.machines
+        ):
             self.undead_at = self._context.timeline.now
 
     def _wrote_notice(self, key: str, envelope: Envelope) -> None:
@@ -574,8 +576,7 @@ class Invariants:
         """See `Watcher`: the others need not wait for the lease of a leader that has gone."""
         if self._context.corrupt:
             return
-        if (leads := self._leader()) == machine.name and self._context.plan.level == "leases":
-            # Elsewhere its record stays, and counts as gone: its lease is over.
+        if (leads := self._leader()) == machine.name:
             raise Violation(7, f"{machine.name} is elected although it has left")
         if leads not in ("", machine.name):
             # Its claim cannot win as long as that one leads; should it arrive when that one's lease is over, its own
@@ -583,10 +584,8 @@ class Invariants:
             self._left_to_another.add(machine.name)
 
     def _leader(self) -> str:
-        """Who leads by what the service holds; without leases, who has claimed that last."""
-        if self._context.plan.level != "leases":
-            return self._leads
-        value = self._context.service.everything().get(LEADER_KEY)
+        """Who leads by what the service holds."""
+        value = living(self._context.plan.level, self._context.service.everything()).get(LEADER_KEY)
         envelope = None if value is None else Envelope.unpack(value)
         return "" if envelope is None or envelope.deleted else decode(LeaderRecord, envelope.payload).node
 

@@ -125,6 +125,7 @@ class HeartbeatLeases(KeyValueBackend):
         self._background = inner.background()
         self.creates_at_once = inner.creates_at_once
         self._clock = clock
+        self._interval = interval
         self._folder = folder
         self._lock = threading.Lock()
         self._observer = LeaseObserver(interval, observers, rng or random.Random())  # noqa: S311 - chance is no secret
@@ -259,7 +260,7 @@ class HeartbeatLeases(KeyValueBackend):
             if any(self._observer.may_end(lease, ttl, now, self._took) for lease, ttl in ttls.items()):
                 return False
         # The wait may be over sooner, and the next one sees what becomes of it.
-        until = max(deadline, now + self._observer.scan_interval)
+        until = max(deadline, now + self._interval)
         look = lambda: self._look(ttls, ttls, now, until, beside=True)  # noqa: E731 - it is called on another thread
         if prefix not in self._looks and (done := self._beside(look)):
             self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)

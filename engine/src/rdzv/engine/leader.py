@@ -50,18 +50,7 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
     if not candidacy.may_lead(node.clock()) or node.run.snapshot is None:
         return
     if node.run.leader is None:
-        before = node.run.snapshot.raw(records.LEADER_KEY)
-        mine, lease = node.limits().encode(), node.registration.lease
-        claim = Put(records.LEADER_KEY, mine, deadline, previous=before, lease=lease)
-        # As long as it has not resigned: one that was sent twice may arrive once more after it was answered.
-        candidacy.claims = True
-        _, versioned = yield claim
-        if versioned is None and before is not None:
-            # The key is gone. The watch of a node that was cut off may not say so before it is made again.
-            _, versioned = yield replace(claim, previous=None)
-        there = read_record(LeaderRecord, versioned)
-        if there is not None and (events := node.apply_leader(there)):
-            yield Emit(tuple(events))
+        yield from _claim(node, node.run.snapshot, deadline)
     leader = node.run.leader
     if candidacy.may_lead(node.clock()) and not node.leading and leader is not None and leader.node == node.id:
         # Won just now, or long ago by a write whose reply was lost.
@@ -78,6 +67,23 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
         if not node.failures.count(LEAD):
             # There was no room for its loop before, and nothing else.
             node.failures.clear(LEAD)
+
+
+def _claim(node: Node, seen: DecodedSnapshot, deadline: float) -> Coroutine[None]:
+    """Claim the lead that no node has in this snapshot, and learn from the answer who leads."""
+    before, lease = seen.raw(records.LEADER_KEY), node.registration.lease
+    claim = Put(records.LEADER_KEY, node.limits().encode(), deadline, previous=before, lease=lease)
+    # As long as it has not resigned: one that was sent twice may arrive once more after it was answered.
+    node.candidacy.claims = True
+    applied, versioned = yield claim
+    if versioned is None and before is not None:
+        # The key is gone. The watch of a node that was cut off may not say so before it is made again.
+        applied, versioned = yield replace(claim, previous=None)
+    there = read_record(LeaderRecord, versioned)
+    # What the watch has brought meanwhile may be newer than an answer that names another; it brings whatever comes.
+    is_latest = applied or node.run.snapshot is seen
+    if there is not None and is_latest and (events := node.apply_leader(there)):
+        yield Emit(tuple(events))
 
 
 def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine[LeaderRecord | None]:

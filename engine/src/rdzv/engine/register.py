@@ -140,8 +140,8 @@ def reregister(node: Node, deadline: float) -> Coroutine[None]:
 
 def _write_record(node: Node, deadline: float) -> Coroutine[None]:
     mine = node.registration
-    if mine.state is NodeState.NEW and node.clock() >= mine.lease_since + node.interval / 2:
-        # It was opened too early: it might end before the first keep-alive that there is with a record.
+    if mine.state is NodeState.NEW and node.clock() >= mine.lease_until - 1.5 * node.interval:
+        # It was opened too early: it might end before the first keep-alive, up to an interval after the record.
         early = mine.lease if node.clock() < mine.lease_until else None
         mine.lose_lease()
         if early is not None:

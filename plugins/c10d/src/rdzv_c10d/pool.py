@@ -63,8 +63,7 @@ class ConnectionPool:
         self._workers: set[_Worker] = set()
         # The last one that was started for a call: while it connects, no other one tries.
         self._newest: _Worker | None = None
-        # How many calls wait that leave a connection to others.
-        self._background = 0
+        self._background = 0  # So many calls wait that leave a connection to others.
         self._session: Session | None = None
         self._closed = False
 
@@ -222,19 +221,20 @@ class ConnectionPool:
     def _take(self, deadline: float, check_open: Check, left: int) -> "Connection | _Worker":
         """A connection that is idle, or its worker; one that is in use may come back before another one is made."""
         with self._changed:
-            crowded, connecting = 0.0, None
+            crowded, connecting, patient = 0.0, None, (time.monotonic() + deadline) / 2
             while True:
                 check_open()
                 if self._closed:
                     raise RendezvousConnectionError("The backend was closed.")
-                if len(self._idle) > left:
+                now, failed = time.monotonic(), None if connecting is None else _error_of(connecting)
+                # Where no other one is to be had, one that is left has to do.
+                if len(self._idle) > (left if now < patient and failed is None else 0):
                     taken = self._idle.pop()
                     if isinstance(taken, Connection):
                         self._busy.add(taken)
                     return taken
-                if connecting is not None and connecting.done() and (error := connecting.exception()) is not None:
-                    raise error
-                now = time.monotonic()
+                if failed is not None:
+                    raise failed
                 crowded = crowded or (now + _CROWDED if self._busy else now)
                 is_full = self._is_full()
                 if now >= crowded and not is_full:
@@ -401,6 +401,10 @@ def _check_owner(owner: str, root: str) -> None:
             f"The store there belongs to another run, '{owner.rstrip('/')}', whose node serves it; this one is "
             f"'{root.rstrip('/')}'. Give this run an endpoint with a port of its own."
         )
+
+
+def _error_of(answer: Future[Any]) -> BaseException | None:
+    return answer.exception() if answer.done() else None
 
 
 def is_done(answer: Future[Any], deadline: float, check_open: Check) -> bool:

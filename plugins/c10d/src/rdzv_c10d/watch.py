@@ -178,11 +178,12 @@ class _Watch:
                 self._wakeup.await_wakeup(rings, min(deadline, self._look_at), check_open)
                 self._check_session(self._session)
                 continue
-            before = self._now
-            if self._late is not None or deadline - now < self._took:
+            if self._late is not None or deadline - now < 2 * self._took:
+                # It may have ended before this wait began: its news is asked for, whatever has changed here.
                 self._look_late(deadline, check_open)
-            else:
-                self._look_in_time(now, deadline, check_open)
+                return
+            before = self._now
+            self._look_in_time(now, deadline, check_open)
             with self.turns.changed:
                 if self._is_behind or self._now.entries != before.entries:
                     self._is_behind = False
@@ -205,7 +206,9 @@ class _Watch:
             self._late = in_thread(lambda: self._look_again(until, lambda: None), "rdzv-c10d-look")
         if is_done(self._late, deadline, check_open):
             late, self._late = self._late, None
-            late.result()
+            # Of an error a wait with more time makes sure itself: that one may be old, and had less.
+            if late.exception() is None or deadline - time.monotonic() < self._took + PATIENCE:
+                late.result()
 
     def _look_again(self, deadline: float, check_open: Check) -> None:
         if not self._quiet:
