@@ -170,6 +170,16 @@ def test_a_look_may_end_what_is_silent_until_the_next_one_is_due() -> None:
 
 
 @pytest.mark.parametrize("observers", [FEW, MANY])
+def test_of_many_another_may_have_ended_what_is_silent(observers: int) -> None:
+    observer = OneLease(observers)
+    observer.read()
+    assert observer.read(1) is LeaseState.LIVE
+    assert not observer.may_end("a", TTL, observer.now)
+    assert observer.read(1, after=SCAN) is LeaseState.SILENT
+    assert observer.may_end("a", TTL, observer.now) is (observers == MANY)
+
+
+@pytest.mark.parametrize("observers", [FEW, MANY])
 def test_a_look_ends_nothing_that_was_not_looked_at_for_a_while(observers: int) -> None:
     observer = OneLease(observers)
     observer.see("a", TTL, observer.now)

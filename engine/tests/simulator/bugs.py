@@ -122,6 +122,13 @@ _REFUSED_FROM_THE_BEGINNING: Final = (
     FaultEvent(10.35, "refuse", who=0.337, amount=0.96),
 )
 """No call of a node that comes is answered for 20 s."""
+_LEADERS_FAIL: Final = (
+    *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 0.6)),
+    FaultEvent(1.6, "unexpected", who=0.2, leader=True, amount=0.85),
+    FaultEvent(5.2, "drain", who=0.7, amount=0.03),
+    FaultEvent(7.0, "unexpected", who=0.8, leader=True, amount=0.5),
+)
+"""Two leaders resign, one after the other, before there is a world."""
 _POSSIBLE: Final = "for a world that is possible"
 _UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
 
@@ -369,13 +376,13 @@ BUGS: Final[dict[str, Bug]] = {
         {4},
         leader._claim,
         {"applied or node.run.snapshot is seen": "True"},
-        "unexpected",
-        "leave",
-        "drain",
+        events=_LEADERS_FAIL,
+        min_nodes=1,
+        max_nodes=4,
+        last_call=2.0,
+        fault_phase=10.0,
         level="heartbeats",
         delay=0.02,
-        lost=0.05,
-        drift=0.0,
     ),
     "forgotten-leftovers": _bug(
         "A leader removes only what rounds have left that it has published itself.",

@@ -312,7 +312,8 @@ class Invariants:
             # Without leases a claim may come so late that the key was removed with its attempt: then it is litter.
             late = self._context.plan.level != "leases"
             gone = {one.name for one in self._context.machines if one.ended and not (late and self._is_over_for(one))}
-            if self._leads in gone - self._left_to_another:
+            # What belongs to a lease that is over names no leader.
+            if self._leads in gone - self._left_to_another and self._leader() == self._leads:
                 raise Violation(7, f"{self._leads} is elected although it has left")
             self._context.trace.log("{} leads", self._leads)
 

@@ -12,6 +12,7 @@ from .command import tell
 from .shrink import Failure, shrink, try_out
 
 RARE: Final = {
+    "believes-an-old-answer": 63,
     "drain-again": 79,
     "drowsy-observer": 41,
     "elected-when-gone": 420,

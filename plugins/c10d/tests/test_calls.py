@@ -206,6 +206,30 @@ def test_a_background_call_leaves_a_connection_to_others(server: ForkedStore, co
     assert len(pool._idle) == 3, "where there are enough it makes none"
 
 
+def test_where_no_other_connection_is_to_be_had_a_background_call_takes_the_only_one(
+    server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = connect(server.endpoint)
+    backend.read("nodes/0/a", timeout=CALL)
+    shared = backend._uses.get().shared
+    began, may_end = threading.Event(), threading.Event()
+
+    def refuse(seconds: float) -> None:
+        raise RendezvousConnectionError("no room")
+
+    def hang(seconds: float) -> None:
+        began.set()
+        may_end.wait(CALL)
+        raise RendezvousConnectionError("no room")
+
+    for connecting in (refuse, hang):
+        monkeypatch.setattr(shared.pool, "connect", connecting)
+        assert backend.background().read("nodes/0/a", timeout=0.5) is None
+    assert began.is_set()
+    may_end.set()
+    assert len(shared.pool._idle) == 1
+
+
 @contextmanager
 def _held(backend: C10dRendezvousBackend) -> Iterator[None]:
     """Have a call under way."""

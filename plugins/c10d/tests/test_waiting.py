@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -521,6 +521,52 @@ def test_a_look_that_ends_after_its_wait_brings_the_next_one_news(
         assert backend.wait("nodes", since, timeout=0.1) is since
         may_end.set()
         assert backend.wait("nodes", since, timeout=CALL).entries.keys() == {"nodes/a"}
+
+
+def test_a_late_look_that_has_failed_is_no_error_of_a_wait_that_can_look_itself(
+    backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since, looks = backend.read_all("nodes", timeout=CALL), 0
+
+    def fail(deadline: float, check_open: Any) -> None:
+        nonlocal looks
+        looks += 1
+        raise RendezvousConnectionError("the connection was lost")
+
+    with backend._uses.get().shared.watches._watches.using("nodes") as watched:
+        watched._took = CALL
+        with monkeypatch.context() as patch:
+            patch.setattr(watched, "_look_again", fail)
+            with pytest.raises(RendezvousConnectionError, match="was lost"):
+                backend.wait("nodes", since, timeout=0.1)
+            assert looks == 1
+        watched._late = Future()
+        watched._late.set_exception(RendezvousConnectionError("the connection was lost"))
+        watched._took = 0.0
+        backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        assert backend.wait("nodes", since, timeout=CALL).entries.keys() == {"nodes/a"}
+
+
+def test_news_of_a_late_look_that_ends_as_the_next_wait_begins(
+    backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = backend.read_all("nodes", timeout=CALL)
+    assert backend.wait("nodes", since, timeout=0.1) is since
+    with backend._uses.get().shared.watches._watches.using("nodes") as watched:
+        backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        look_late = watched._look_late
+
+        def end_first(deadline: float, check_open: Any) -> None:
+            # Between the question for news, of which there were none, and the look for them.
+            watched._look_again(time.monotonic() + CALL, check_open)
+            look_late(deadline, check_open)
+
+        watched._late = Future()
+        watched._late.set_result(None)
+        monkeypatch.setattr(watched, "_look_late", end_first)
+        began = time.monotonic()
+        assert backend.wait("nodes", since, timeout=60).entries.keys() == {"nodes/a"}
+        assert time.monotonic() - began < CALL
 
 
 def test_a_store_that_is_too_slow_for_each_look_is_an_error(

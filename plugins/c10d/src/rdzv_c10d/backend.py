@@ -71,9 +71,9 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def background(self) -> "C10dRendezvousBackend":
         """See `KeyValueBackend.background`: its calls leave one connection to others."""
-        twin = copy(self)
-        twin._left = 1
-        return twin
+        counterpart = copy(self)
+        counterpart._left = 1
+        return counterpart
 
     @property
     def local_address(self) -> str:

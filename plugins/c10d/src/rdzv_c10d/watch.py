@@ -212,7 +212,7 @@ class _Watch:
 
     def _look_again(self, deadline: float, check_open: Check) -> None:
         if not self._quiet:
-            # Whoever sees a page that this process writes from now on rings, also while the listener connects.
+            # A client that sees a page which this process writes from now on rings, also while the listener connects.
             self._run.page.wakeup = self._watcher.wakeup
         session = self._wakeup.start(deadline)
         heard = self._wakeup.begin_look()
