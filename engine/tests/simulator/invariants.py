@@ -222,9 +222,13 @@ class Invariants:
         return counts and {self._identity(node) for node, _ in failures} == {name}
 
     def _see_that_it_is_served(self, name: str, number: int) -> None:
-        """A node that waits, and was never away, knows when its quarantine is over, unless a further one has begun."""
+        """A node that waits, and was never away, knows when its quarantine is over, unless a further one has begun.
+
+        Where the service is away it may wait for an answer to its record first.
+        """
         there, since, _ = self._quarantined.get(name, _NEVER)
-        for machine in self._sure_of_what_they_see(name) if there == number else ():
+        is_due = there == number and not self._context.service.down
+        for machine in self._sure_of_what_they_see(name) if is_due else ():
             was_there = self.came_at.get(machine.name, -math.inf) < since
             if machine.joining and was_there and machine.node.countdown.served < number:
                 raise Violation(15, f"{machine.name} is still quarantined")
