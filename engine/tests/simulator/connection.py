@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rdzv_core import (
@@ -147,7 +148,8 @@ def connect(
     if level == "register":
         keys = RegisterAdapter(_Register(wire), clock=clock, sleep=wire.sleep, rng=link.rng)
     interval = settings.keep_alive_interval.total_seconds()
-    leases = HeartbeatLeases(keys, interval, clock, str(settings.attempt), observers, link.rng, wire.beside)
+    beside = partial(wire.beside, interval)
+    leases = HeartbeatLeases(keys, interval, clock, str(settings.attempt), observers, link.rng, beside)
     return Adapted(leases, wire, fibers)
 
 
@@ -209,9 +211,9 @@ class _Wire:
         _deadline.set(self.clock() + timeout)
         return work()
 
-    def beside(self, look: Look) -> Future[object]:
-        """Begin a look that has the time of the work for which it is made, or more where that is little."""
-        left, done = max(_deadline.get() - self.clock(), 1.0), Future[object]()
+    def beside(self, most: float, look: Look) -> Future[object]:
+        """Begin a look that has the time of the work for which it is made, or so many seconds where that has less."""
+        left, done = max(_deadline.get() - self.clock(), most), Future[object]()
 
         def end(found: object, error: BaseException | None) -> None:
             if error is None:

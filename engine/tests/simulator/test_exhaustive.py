@@ -160,7 +160,7 @@ BEYOND = {
     "nodes of one name": ("quarantine-of-namesakes",),
     "errors and bytes that none expects": (
         *("keep-ends", "lead-ends", "token-of-old", "unreadable-notice"),
-        *("endless-number", "believed-notice"),
+        *("endless-number", "believed-notice", "believes-an-old-answer"),
     ),
     "an operator's pardon": ("pardon-unheard",),
     "programs that break off, or hang": (
