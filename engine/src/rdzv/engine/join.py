@@ -56,6 +56,9 @@ def join(
             refusals.raise_if_cannot_join(node)
             yield from _announce(node, address, port, started, deadline)
             yield from _await_world(node, started, deadline)
+            number = node.round
+            state, rank = _enter(node)
+            yield from report.learn_verdict(node, number, node.background_deadline(deadline))
             # It may have ended while a call was on its way: then there is nothing to begin in that world.
             refusals.raise_if_drained(node)
         except GeneratorExit:
@@ -66,9 +69,6 @@ def join(
             if not report.is_out(node):
                 yield from deregister(node, node.clock() + node.interval / 2)
             raise
-        number = node.round
-        state, rank = _enter(node)
-        yield from report.learn_verdict(node, number, node.background_deadline(deadline))
         _say_if_unreachable(address, state)
         if rank > 0 or (state.address, state.port) == (address, port):
             return state, rank

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from rdzv_core.errors import RendezvousError
-
 from ..outcome import Ending, Outcome
 from . import eligibility
 from .aside import node_logger
@@ -48,7 +46,7 @@ def learn_verdict(node: Node, number: int, deadline: float) -> Coroutine[None]:
     if (failure is None and has_failed) or (failure is not None and failure.verdict is None):
         try:
             failure = read_record(Failure, (yield Read(failure_key(number), deadline)))
-        except RendezvousError as error:
+        except Exception as error:
             # Then each failure is that of its node.
             logger.debug("whose failure ended round %d of '%s' is not known: %r", number, node.settings.run, error)
     if not mine.pays:
