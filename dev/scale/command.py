@@ -15,7 +15,6 @@ from rdzv import RendezvousSettings, RendezvousTimeout
 from rdzv_conformance.servers import ServiceMissingError
 from rdzv_core.endpoints import parse_endpoints
 from rdzv_etcd_v3 import EtcdV3Backend
-from rdzv_etcd_v3.wire import KeySpace
 
 import scale
 
@@ -93,7 +92,7 @@ def _access(service: Service) -> Iterator[Access]:
     backend = EtcdV3Backend(parse_endpoints(service.endpoint, 2379), _RUN)
     with ThreadPoolExecutor(_CALLERS, "call") as pool:
         try:
-            yield Access(backend, KeySpace(f"/rdzv/{_RUN}/"), pool)
+            yield Access(backend, pool)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             backend.close()

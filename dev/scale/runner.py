@@ -13,7 +13,6 @@ from rdzv.engine.client import DecodedSnapshot, RetryingClient
 from rdzv.engine.effects import Coroutine, Effect
 from rdzv.engine.node import Node
 from rdzv_etcd_v3 import EtcdV3Backend
-from rdzv_etcd_v3.wire import KeySpace
 
 from .watches import LoopWatch, wait
 
@@ -28,12 +27,10 @@ class Access:
 
     Attributes:
         backend: The backend, which makes the calls.
-        keys: Where it keeps the run.
         pool: The threads on which it makes them.
     """
 
     backend: EtcdV3Backend
-    keys: KeySpace
     pool: Executor
 
 
@@ -135,7 +132,7 @@ class LoopRunner:
 
     async def _wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
         if prefix not in self._watches:
-            self._watches[prefix] = LoopWatch(self._access.backend.link.etcd, self._access.keys, prefix)
+            self._watches[prefix] = LoopWatch(self._access.backend.link, prefix)
         return await wait(self._watches[prefix], since, deadline, self._access.pool)
 
     def _on_error(self, error: RendezvousConnectionError, lasted: float) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 from rdzv.engine.client import DecodedSnapshot
 from rdzv_core import Snapshot
-from rdzv_etcd_v3.watch import Watch
+from rdzv_transport import ChangeWatch
 
 __all__ = ["LoopWatch", "wait"]
 
 
-class LoopWatch(Watch):
+class LoopWatch(ChangeWatch):
     """A watch that takes one step at a time, so that one thread can look after thousands."""
 
     def news(self, since: Snapshot) -> Snapshot | None:
@@ -22,7 +22,7 @@ class LoopWatch(Watch):
 
     def is_open(self) -> bool:
         """Whether the next step only receives; if not, it makes a call, which takes its time."""
-        return self._events is not None and not self._doubtful and self.fileno() >= 0
+        return self._changes is not None and not self._doubtful and self.fileno() >= 0
 
     def step(self, deadline: float) -> None:
         """Read the prefix, or open the watch."""
@@ -30,12 +30,12 @@ class LoopWatch(Watch):
 
     def receive(self) -> None:
         """Receive what has come to the watch, which is open."""
-        events: Any = self._events
-        self._receive(events, 0.0)
+        changes: Any = self._changes
+        self._receive(changes, 0.0)
 
     def fileno(self) -> int:
         """The socket of the watch; -1: it was closed, which the next step finds out."""
-        stream: Any = self._events and self._events._stream
+        stream: Any = self._changes and self._changes._stream
         return int(stream._connection.sock._sock.fileno())
 
 

@@ -35,5 +35,5 @@ def request(server: EtcdServer, method: str, path: str, **fields: str) -> Any:
 
 
 def watching(server: EtcdServer, work: Callable[[], Any]) -> AbstractContextManager[Future[Any]]:
-    """Do something in another thread meanwhile, whose poll has reached the server by now."""
-    return once_counted(work, lambda: server.calls()["v2 WATCH"], "the poll")
+    """Do something in another thread meanwhile, whose stream has reached the server by now."""
+    return once_counted(work, lambda: server.calls()["v2 WATCH"], "the stream")

@@ -5,7 +5,7 @@ from rdzv_conformance.fixtures import healed, served
 from rdzv_conformance.freezes import check_frozen_leader_is_left
 from rdzv_conformance.servers import EtcdCluster, EtcdServer
 
-from rdzv_etcd_v2 import keys
+from rdzv_etcd_v2 import events
 
 from .clients import Connect, watching
 
@@ -14,7 +14,7 @@ cluster = healed("members")
 
 
 def test_the_leader_freezes(cluster: EtcdCluster, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "_SILENCE", 2.0)
+    monkeypatch.setattr(events, "_SILENCE", 2.0)
     leader = cluster.leader()
     waiter, writer = (connect(cluster.get_endpoint(leader), read_timeout=1.0) for _ in range(2))
     check_frozen_leader_is_left(leader, waiter, writer, watching)

@@ -19,10 +19,10 @@ from rdzv_core import turns
 from rdzv_core.backend import ABSENT, ANY, MAX_PAYLOAD
 from rdzv_core.endpoints import parse_endpoints
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
-from rdzv_transport import prefixes
+from rdzv_transport import Change, changes, prefixes
 
-from rdzv_etcd_v3 import EtcdV3Backend, events, watch
-from rdzv_etcd_v3.events import Change, Events
+from rdzv_etcd_v3 import EtcdV3Backend, events
+from rdzv_etcd_v3.events import Events
 
 from .clients import CALL, Connect
 
@@ -106,7 +106,7 @@ def test_an_interrupt_between_receiving_and_understanding_loses_no_change(
 
 def test_an_interrupt_anywhere_leaves_the_prefix_to_the_next_wait(shared_etcd: EtcdServer, connect: Connect) -> None:
     waiter, writer = (connect(shared_etcd.get_endpoint()) for _ in range(2))
-    assert check_interrupted_waits(waiter, writer, (events, watch, turns, prefixes), CALL) > 10
+    assert check_interrupted_waits(waiter, writer, (events, changes, turns, prefixes), CALL) > 10
 
 
 def test_no_room_left_is_explained(proxy: FaultProxy, connect: Connect) -> None:

@@ -29,7 +29,6 @@ class News:
         status: What it answers.
         hangs_up: Whether it hangs up instead of answering ``/after``.
         is_eager: Whether it answers ``/after`` at once.
-        speaks: While this is not set, it does not answer ``/now``.
     """
 
     def __init__(self) -> None:
@@ -38,8 +37,6 @@ class News:
         self.status = 200
         self.hangs_up = False
         self.is_eager = False
-        self.speaks = threading.Event()
-        self.speaks.set()
         self._over = False
         self._changed = threading.Condition()
         news = self
@@ -54,8 +51,6 @@ class News:
                     if news.hangs_up:
                         self.close_connection = True
                         return
-                else:
-                    news.speaks.wait(10)
                 body = str(news.number).encode()
                 self.send_response(news.status)
                 self.send_header("Content-Length", str(len(body)))
@@ -109,16 +104,12 @@ class Watcher:
 
     Attributes:
         failure: What reading an answer raises once, if anything.
-        knows: Whether it goes on from any snapshot.
-        tells: Whether the answer to a poll is what there is, or takes a reading.
     """
 
-    def __init__(self, *endpoints: Endpoint, reads: bool = False) -> None:
+    def __init__(self, *endpoints: Endpoint) -> None:
         self.client = Client("News", endpoints, _check, headers={}, request_timeout=1.0)
         self.failure: BaseException | None = None
-        self.knows = True
-        self.tells = True
-        self._watches = Watches(self.client, self.read_all, self._open_poll, self._open_reading if reads else None)
+        self._watches = Watches(self.client, self.read_all, self._open_poll)
 
     def wait(self, since: Snapshot, timeout: float = CALL) -> Snapshot:
         return self._watches.wait("p", since, timeout)
@@ -130,15 +121,9 @@ class Watcher:
         self.client.close()
         self._watches.close()
 
-    def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot | None] | None:
-        if not self.knows:
-            self.knows = True
-            return None
-        request, read = Request("GET", f"/after/{since.revision.index}"), self._reader(time.monotonic())
-        return self.client.open_poll(request, HELD, timeout, lambda reply: read(reply) if self.tells else None)
-
-    def _open_reading(self, prefix: str, timeout: float) -> Poll[Snapshot | None]:
-        return self.client.open_poll(Request("GET", "/now"), 0.0, timeout, self._reader(time.monotonic()))
+    def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot]:
+        request = Request("GET", f"/after/{since.revision.index}")
+        return self.client.open_poll(request, HELD, timeout, self._reader(time.monotonic()))
 
     def _reader(self, asked: float) -> Callable[[Reply], Snapshot]:
         def read(reply: Reply) -> Snapshot:
@@ -196,15 +181,6 @@ def test_a_wait_without_a_snapshot_reads(serve: Serve, watch: Watch) -> None:
     # The one that it now knows is news to this caller, too.
     assert watcher.wait(Snapshot()).entries["p"].value == b"1"
     assert news.asked == ["/now"]
-
-
-def test_a_snapshot_that_cannot_be_gone_on_from_is_read_anew(serve: Serve, watch: Watch) -> None:
-    news = serve()
-    watcher = watch(news.endpoint)
-    seen = watcher.read_all()
-    watcher.knows = False
-    assert watcher.wait(seen, 0.2) is seen
-    assert news.asked == ["/now", "/now", "/after/1"]
 
 
 def test_an_old_snapshot_is_read_anew(serve: Serve, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,62 +285,3 @@ def test_any_timeout_will_do(serve: Serve, watch: Watch, timeout: float) -> None
     seen = watcher.wait(Snapshot(), timeout)
     news.change(2)
     assert watcher.wait(seen, timeout).entries["p"].value == b"2"
-
-
-def amid_a_reading(serve: Serve, watch: Watch) -> tuple[News, Watcher, Snapshot]:
-    """A watch that reads after a change, of which its poll cannot tell, and has not got the answer yet."""
-    news = serve()
-    watcher = watch(news.endpoint, reads=True)
-    since = watcher.read_all()
-    watcher.tells = False
-    news.speaks.clear()
-    news.change(2)
-    while news.asked.count("/now") < 2:
-        assert watcher.wait(since, 0.01) is since
-    return news, watcher, since
-
-
-def test_a_reading_is_gone_on_with_by_the_next_wait(serve: Serve, watch: Watch) -> None:
-    """On a slow network a wait may be shorter than a round trip."""
-    news, watcher, since = amid_a_reading(serve, watch)
-    for _ in range(5):
-        assert watcher.wait(since, 0.01) is since
-    news.speaks.set()
-    assert watcher.wait(since).entries["p"].value == b"2"
-    assert news.asked == ["/now", "/after/1", "/now"]
-
-
-def test_while_changes_come_in_bursts_the_first_is_followed_by_a_reading(serve: Serve, watch: Watch) -> None:
-    news = serve()
-    watcher = watch(news.endpoint, reads=True)
-    now = watcher.read_all()
-
-    def asked_after(number: int, count: int) -> list[str]:
-        nonlocal now
-        before = len(news.asked)
-        news.change(number)
-        now = watcher.wait(now)
-        assert now.entries["p"].value == b"%d" % number
-        while len(news.asked) < before + count:
-            assert watcher.wait(now, 0.01) is now
-        return news.asked[before:]
-
-    # Until it is known: it is taken for a burst, and was none.
-    assert asked_after(2, 3) == ["/after/1", "/now", "/after/2"]
-    assert asked_after(3, 1) == ["/after/3"]
-    # One that a poll cannot tell is a burst.
-    watcher.tells = False
-    assert asked_after(4, 2) == ["/now", "/after/4"]
-    watcher.tells = True
-    assert asked_after(5, 2) == ["/now", "/after/5"]
-
-
-def test_a_reading_that_fails_is_made_anew_and_then_reported(serve: Serve, watch: Watch) -> None:
-    news, watcher, since = amid_a_reading(serve, watch)
-    news.status = 503
-    news.speaks.set()
-    with pytest.raises(RendezvousConnectionError, match="it has no leader"):
-        watcher.wait(since)
-    assert news.asked == ["/now", "/after/1", "/now", "/now"]
-    news.status = 200
-    assert watcher.wait(since).entries["p"].value == b"2"

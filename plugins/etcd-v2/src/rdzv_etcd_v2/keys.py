@@ -4,15 +4,16 @@ import binascii
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from rdzv_core.backend import ANY, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
-from rdzv_transport import Client, EndpointError, Poll, Reply, ReplyLostError, Request, Revision, Watches, number_of
+from rdzv_transport import ChangeWatches, Client, EndpointError, Reply, ReplyLostError, Request, number_of
 
+from .events import Events
 from .tree import Tree, files
 
 HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -29,14 +30,9 @@ _CLEARED: Final = 401
 _MOST: Final = 0.75
 """A key that has more of its time to live left than this part need not be kept alive yet."""
 
-_SILENCE: Final = 10.0
-"""Seconds without a change after which the prefix is read."""
-
-_GONE: Final = frozenset({"delete", "expire", "compareAndDelete"})
-
 
 class Keys:
-    """The keys of one run, as one process reaches them.
+    """The keys of one run, as one process reaches them: a `rdzv_transport.changes.Source`.
 
     Args:
         client: By which etcd is reached.
@@ -46,13 +42,14 @@ class Keys:
 
     def __init__(self, client: Client, root: str, ttl: int | None) -> None:
         self.client = client
-        # The newest index of all snapshots.
-        self._newest = 0
+        """By which etcd is reached."""
+        self.newest = 0
+        """The newest index of all that was read."""
         self._tree = Tree(root)
         self._ttl = {} if ttl is None else {"ttl": str(ttl)}
         self._kept = time.monotonic()
         self._keeping = threading.Lock()
-        self._watches = Watches(client, self.read_all, self._open_poll, self._open_reading)
+        self._watches = ChangeWatches(self)
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """Read one key."""
@@ -65,7 +62,20 @@ class Keys:
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
         """Read every key at or under `prefix`."""
-        return self.client.call(self._reading(prefix), timeout, self._reader())
+
+        def select(reply: Reply) -> Snapshot:
+            answer = _answer(reply, _NOT_FOUND)
+            index = number_of(reply.headers["x-etcd-index"])
+            found = {} if "errorCode" in answer else self._entries(answer["node"])
+            self.newest = max(self.newest, index)
+            return Snapshot(found, index)
+
+        request = Request("GET", f"{self._tree.directory(prefix)}?recursive=true&quorum=true")
+        return self.client.call(request, timeout, select)
+
+    def changes(self, prefix: str, known: int, timeout: float) -> Events:
+        """Ask for what happens at or under `prefix`."""
+        return Events(self.client, self._tree, prefix, known, timeout, _answer, _entry)
 
     def put(self, key: str, value: bytes, expect: Token | Expect, timeout: float) -> PutResult:
         """Write one key; see `KeyValueBackend.put`."""
@@ -108,10 +118,8 @@ class Keys:
                 break
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
-        """Wait for a change: a call for each, or two, and two in thirteen seconds without any.
-
-        Of changes that come together the first is heard of, and the others are read.
-        """
+        """Wait for a change. The first wait for a prefix costs a call, or two, and so do ten seconds without a change;
+        others cost none."""
         return self._watches.wait(prefix, since, timeout)
 
     def close(self) -> None:
@@ -149,51 +157,6 @@ class Keys:
             self._kept = now
             return True
 
-    def _reading(self, prefix: str) -> Request:
-        return Request("GET", f"{self._tree.directory(prefix)}?recursive=true&quorum=true")
-
-    def _reader(self) -> Callable[[Reply], Snapshot]:
-        """Makes a snapshot of the answer to what is asked now."""
-        asked = time.monotonic()
-
-        def select(reply: Reply) -> Snapshot:
-            answer = _answer(reply, _NOT_FOUND)
-            revision = Revision(number_of(reply.headers["x-etcd-index"]), asked, time.monotonic())
-            found = {} if "errorCode" in answer else self._entries(answer["node"])
-            self._newest = max(self._newest, revision.index)
-            return Snapshot(found, revision)
-
-        return select
-
-    def _open_reading(self, prefix: str, timeout: float) -> Poll[Snapshot | None]:
-        return self.client.open_poll(self._reading(prefix), 0.0, timeout, self._reader())
-
-    def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot | None] | None:
-        """Poll for the next change.
-
-        etcd answers a poll with one change, and remembers the last thousand of all its keys. A change that happened
-        while we polled is merged into what we know; after any other the prefix is read, and everything that has
-        happened meanwhile is in it. So it is in silence, since nothing else shows that a member is frozen or lost the
-        others.
-        """
-        if since.revision.index > self._newest:
-            # Another client has read it, perhaps of a service that has lost it since, and counts anew.
-            return None
-        asked = time.monotonic()
-
-        def merge(reply: Reply) -> Snapshot | None:
-            event = _answer(reply, _CLEARED)
-            index = 0 if "errorCode" in event else number_of(event["node"]["modifiedIndex"])
-            # What was not the last thing that happened before the waiting began may not have happened alone.
-            if index < number_of(reply.headers["x-etcd-index"]):
-                return None
-            self._newest = max(self._newest, index)
-            return Snapshot(self._merged(since.entries, event), Revision(index, asked, time.monotonic()))
-
-        query = urlencode({"wait": "true", "recursive": "true", "waitIndex": since.revision.index + 1})
-        request = Request("GET", f"{self._tree.directory(prefix)}?{query}")
-        return self.client.open_poll(request, _SILENCE, timeout, merge)
-
     def _put(self, key: str, value: bytes, condition: Mapping[str, str], timeout: float) -> PutResult:
         text = binascii.b2a_base64(value, newline=False).decode("ascii")
         body = urlencode({"value": text, **condition, **self._ttl}).encode()
@@ -221,12 +184,6 @@ class Keys:
     def _entries(self, node: Mapping[str, Any]) -> dict[str, Entry]:
         named = ((self._tree.name(file["key"]), file) for file in files(node))
         return {name: _entry(file) for name, file in named if name is not None}
-
-    def _merged(self, entries: Mapping[str, Entry], event: Mapping[str, Any]) -> dict[str, Entry]:
-        node = event["node"]
-        if event["action"] in _GONE:
-            return {name: entry for name, entry in entries.items() if not self._tree.is_under(name, node["key"])}
-        return {**entries, **self._entries(node)} if not node.get("dir") else dict(entries)
 
 
 def check(reply: Reply, user: str | None, root: str) -> None:

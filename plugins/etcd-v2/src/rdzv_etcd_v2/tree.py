@@ -41,13 +41,13 @@ class Tree:
     def name(self, path: str) -> str | None:
         """The key whose value is the file at `path`; None if that holds no key."""
         directory, _, file = path.removeprefix(f"{self.root}/").rpartition("/")
-        if file != _VALUE or not path.startswith(f"{self.root}/"):
+        if file != _VALUE or not directory or not path.startswith(f"{self.root}/"):
             return None
         return "/".join(segment.removeprefix(":") for segment in directory.split("/"))
 
-    def is_under(self, name: str, path: str) -> bool:
-        """Whether the file of the key `name` is at `path`, or in the directory there."""
-        return f"{self.root}/{_shown(name)}/{_VALUE}/".startswith(f"{path}/")
+    def key(self, path: str) -> str | None:
+        """The key whose directory is at `path`; None if that is no key's."""
+        return self.name(f"{path}/{_VALUE}")
 
     def everything(self) -> str:
         """The URL's path of the run's directory."""

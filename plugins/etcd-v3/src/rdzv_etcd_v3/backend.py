@@ -11,19 +11,16 @@ from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome,
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.keys import escape
-from rdzv_transport import LONGEST, NetworkBackend, Prefixes, Present, ReplyLostError, number_of
+from rdzv_transport import ChangeWatches, NetworkBackend, Present, ReplyLostError, number_of
 
 from .client import Client
 from .cluster import one_cluster
+from .events import Events
 from .failures import LeaseNotFoundError
-from .watch import Watch, read_all
 from .wire import KeySpace, encode, read_entry
 
 _ABSENT: Final = [{"target": "CREATE", "result": "EQUAL", "create_revision": "0"}]
 """What etcd must compare where a key must not exist."""
-
-_IDLE_WATCHES: Final = 4
-"""How many prefixes keep their watch though no call waits for them now."""
 
 
 class EtcdV3Backend(NetworkBackend["EtcdLink"]):
@@ -176,7 +173,7 @@ class EtcdLease(Lease):
 
 
 class EtcdLink:
-    """A `rdzv_transport.backend.Link` to etcd: what one process has of it.
+    """A `rdzv_transport.backend.Link` to etcd, and a `rdzv_transport.changes.Source`: what one process has of it.
 
     Attributes:
         etcd: By which it is called.
@@ -187,13 +184,31 @@ class EtcdLink:
         self.etcd = etcd
         self.client = etcd.http
         self._keys = keys
-        self._watches = Prefixes(lambda prefix: Watch(etcd, keys, prefix), Watch.close, idle=_IDLE_WATCHES)
+        self._watches = ChangeWatches(self)
+
+    @property
+    def newest(self) -> int:
+        """The newest revision that any answer named."""
+        return self.etcd.newest
+
+    @newest.setter
+    def newest(self, revision: int) -> None:
+        self.etcd.newest = revision
 
     def read(self, key: str, timeout: float) -> Entry | None:
         return self.etcd.call("/v3/kv/range", self._keys.key(key), timeout, _first_entry)
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
-        return read_all(self.etcd, self._keys, prefix, timeout)
+        """Read every key at or under `prefix`."""
+
+        def read(reply: dict[str, Any]) -> Snapshot:
+            return Snapshot(self._keys.entries(reply.get("kvs", ()), prefix), number_of(reply["header"]["revision"]))
+
+        return self.etcd.call("/v3/kv/range", self._keys.under(prefix), timeout, read)
+
+    def changes(self, prefix: str, known: int, timeout: float) -> Events:
+        """Watch what is at or under `prefix`."""
+        return Events(self.etcd, self._keys, prefix, known, timeout)
 
     def delete(self, prefix: str, timeout: float) -> None:
         """Removes all at once."""
@@ -203,9 +218,7 @@ class EtcdLink:
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """The first wait for a prefix costs one call to etcd, those that follow none."""
-        deadline = time.monotonic() + min(timeout, LONGEST)
-        with self._watches.using(prefix) as watch:
-            return watch.wait(since, deadline)
+        return self._watches.wait(prefix, since, timeout)
 
     def close(self) -> None:
         """End every connection, and the watches that no call waits for."""

@@ -2,53 +2,33 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from rdzv_core.backend import Entry
-from rdzv_transport import number_of
+from rdzv_transport import Change, GapError, number_of
 
 from .client import Client
 from .wire import KeySpace, read_entry
 
 
-class GapError(Exception):
-    """etcd cannot tell what happened since then: the prefix must be read again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What happened to one key.
-
-    Attributes:
-        name: Of the key.
-        entry: What it holds since; None if it was deleted.
-        revision: When, in etcd's order.
-    """
-
-    name: str
-    entry: Entry | None
-    revision: int
-
-
 class Events:
-    """The events under `prefix` from revision `start` on. One thread at a time may receive.
+    """The events under `prefix` after the revision `since`. One thread at a time may receive.
 
     Attributes:
-        created: Whether etcd has confirmed the watch.
+        since: See above.
+        confirmed: Whether etcd has confirmed the watch.
     """
 
-    def __init__(self, client: Client, keys: KeySpace, prefix: str, start: int, timeout: float) -> None:
+    def __init__(self, client: Client, keys: KeySpace, prefix: str, since: int, timeout: float) -> None:
         """Ask for them, within `timeout` seconds; the confirmation may come later.
 
         Raises:
             RendezvousConnectionError: No endpoint could be reached.
         """
-        self.created = False
+        self.since = since
+        self.confirmed = False
         self._client = client
         self._keys = keys
-        self._start = start
-        request = {"create_request": keys.under(prefix) | {"start_revision": str(start)}}
+        request = {"create_request": keys.under(prefix) | {"start_revision": str(since + 1)}}
         self._stream, self._login = client.watch(request, timeout, self._understand)
 
     @property
@@ -81,9 +61,9 @@ class Events:
             raise self._client.cancelled(str(result.get("cancel_reason", "the watch was cancelled")))
         if result.get("created"):
             # A watch of revisions that the service has lost would wait until they come again.
-            if number_of(result["header"]["revision"]) < self._start - 1:
+            if number_of(result["header"]["revision"]) < self.since:
                 raise GapError
-            self.created = True
+            self.confirmed = True
         return [self._change(event) for event in result.get("events", ())]
 
     def _change(self, event: Mapping[str, Any]) -> Change:

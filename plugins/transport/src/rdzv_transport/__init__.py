@@ -2,11 +2,13 @@
 
 A `NetworkBackend` has a link to its service in each process. For a service that speaks HTTP, `Client` makes calls and
 streams over the standard library's sockets; the plugin brings what is asked (`Request`), what the answers mean,
-and how to follow a prefix (`Watches`). For one with a protocol of its own there are the layers below: `FailoverClient`
+and how to follow a prefix: by a stream of changes (`ChangeWatches`), or by polls
+(`Watches`). For one with a protocol of its own there are the layers below: `FailoverClient`
 and the sockets that it makes.
 """
 
 from .backend import NetworkBackend
+from .changes import Change, Changes, ChangeWatch, ChangeWatches, GapError
 from .client import Client
 from .cluster import OneCluster
 from .connection import Reply, Request
@@ -19,15 +21,20 @@ from .prefixes import Prefixes, contains
 from .present import Present
 from .process_local import ProcessLocal
 from .sockets import LONGEST, EndpointError, TimedSocket
-from .stream import Stream
+from .stream import Stream, StreamEndedError
 from .tls import pop_tls_context, tls_context
 from .watches import Revision, Watches
 
 __all__ = [
     "LONGEST",
+    "Change",
+    "ChangeWatch",
+    "ChangeWatches",
+    "Changes",
     "Client",
     "EndpointError",
     "FailoverClient",
+    "GapError",
     "Member",
     "NetworkBackend",
     "OneCluster",
@@ -40,6 +47,7 @@ __all__ = [
     "Request",
     "Revision",
     "Stream",
+    "StreamEndedError",
     "TimedSocket",
     "Watches",
     "contains",

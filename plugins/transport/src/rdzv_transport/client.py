@@ -129,7 +129,9 @@ class Client(FailoverClient):
 
         return self.try_members(attempt, timeout)
 
-    def open_stream(self, request: Request, timeout: float, read: Callable[[Reply], _T], alive: Request) -> Stream[_T]:
+    def open_stream(
+        self, request: Request, timeout: float, read: Callable[[Reply], _T], alive: Request, *, may_end: bool = False
+    ) -> Stream[_T]:
         """Ask for an answer that does not end; it need not have begun when this returns.
 
         When its endpoint fails a call, or itself, the stream breaks, and the next one is opened at another endpoint.
@@ -139,6 +141,7 @@ class Client(FailoverClient):
             timeout: Seconds until it is sent.
             read: Makes something of one line of the answer, as in `call`.
             alive: What an endpoint is asked that has been silent for too long. Any answer shows that it lives.
+            may_end: Whether the service may end the answer: then that says nothing against its endpoint.
 
         Raises:
             RendezvousConnectionError: No endpoint could be reached (`RendezvousDeniedError`: all refuse us).
@@ -167,6 +170,7 @@ class Client(FailoverClient):
                     probe=probe,
                     fail=fail,
                     patience=self.request_timeout,
+                    may_end=may_end,
                     closing=opening.pop_all(),
                 )
 

@@ -5,7 +5,7 @@ own, and a wait can be given up and taken up again.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Final, Generic, TypeVar
 
@@ -25,6 +25,10 @@ _MOST_PIECES: Final = 64
 """How many pieces of an answer are read before those lines are given out that are there."""
 
 
+class StreamEndedError(Exception):
+    """The service has ended an answer, as it may; what came before was received."""
+
+
 class Stream(Generic[_T]):
     """An answer in progress, made by `Client.open_stream`; its user closes it. One thread at a time may receive.
 
@@ -40,6 +44,7 @@ class Stream(Generic[_T]):
         probe: Callable[[float], None],
         fail: Callable[[EndpointError], RendezvousError],
         patience: float,
+        may_end: bool,
         closing: ExitStack,
     ) -> None:
         """Its request was sent by `connection`.
@@ -50,6 +55,7 @@ class Stream(Generic[_T]):
             probe: Asks the endpoint for any answer, until that moment; else raises an `EndpointError`.
             fail: Makes the error for the user.
             patience: Seconds that the endpoint may take to answer.
+            may_end: Whether the service may end the answer.
             closing: Closes the connection, and lets go of what belongs to it.
         """
         self.opened = time.monotonic()
@@ -58,18 +64,26 @@ class Stream(Generic[_T]):
         self._probe = probe
         self._fail = fail
         self._patience = patience
+        self._may_end = may_end
         self._closing = closing
         self._lines = Lines()
         self._spoke = False
-        self._failure: EndpointError | None = None
+        self._failure: EndpointError | StreamEndedError | None = None
+
+    @property
+    def headers(self) -> Mapping[str, str] | None:
+        """Of the answer, if its head has come and is none of an error."""
+        answer = self._lines.answer
+        return answer.headers if answer.status == 200 else None
 
     def receive(self, deadline: float) -> list[_T]:
         """The lines that are there, with TLS perhaps not all; if there is none, wait for the first until `deadline`.
 
         Returns:
-            Nothing also if a silent endpoint has only shown that it lives.
+            Nothing also if only the head of the answer has come, or a silent endpoint has shown that it lives.
 
         Raises:
+            StreamEndedError: See there.
             RendezvousConnectionError: It has ended or is broken (`RendezvousDeniedError`: and the only endpoint
                 refuses us); what came before was received.
             RendezvousError: From the client's `check`, or the stream's `read`.
@@ -92,7 +106,7 @@ class Stream(Generic[_T]):
         silence = self._patience * (_SILENCE if self._spoke else 1)
         quiet_until = max(self.opened, self._connection.member.responded_at) + silence
         lines = self._read(min(quiet_until, deadline))
-        self._spoke = self._spoke or bool(lines)
+        self._spoke = self._spoke or bool(self._lines.answer.status)
         if not lines and not self._failure and quiet_until <= time.monotonic() < deadline:
             self._make_sure(quiet_until, deadline)
         return lines
@@ -106,13 +120,16 @@ class Stream(Generic[_T]):
                     break
                 if not data:
                     raise EndpointError("the connection ended", applied=True)
+                knew = self.headers
                 lines += self._lines.feed(data)
+                if self._may_end and self._lines.ended == ENDED and self.headers is not None:
+                    raise StreamEndedError
                 if self._lines.ended:
                     raise EndpointError(self._lines.ended, applied=True)
-                if lines and len(data) < PIECE:
+                if (lines or self.headers is not knew) and len(data) < PIECE:
                     # That was all. With TLS there may be more, which the next call gives out.
                     break
-        except EndpointError as failure:
+        except (EndpointError, StreamEndedError) as failure:
             self._failure = failure
         return lines
 

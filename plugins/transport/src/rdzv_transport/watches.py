@@ -28,13 +28,9 @@ _REUSE_WINDOW: Final = 1.0
 PAUSE: Final = 0.02
 """Seconds from a poll to the next if it brought nothing: some services wake a waiter at every write nearby."""
 
-OpenPoll = Callable[[str, Snapshot, float], Poll[Snapshot | None] | None]
+OpenPoll = Callable[[str, Snapshot, float], Poll[Snapshot]]
 """Asks for what is at or under a prefix after the first change since a snapshot: given the prefix, the snapshot and the
-seconds until it is sent. The result of the poll is None where it takes a reading to know that; there is no poll where
-the snapshot cannot be gone on from."""
-
-OpenReading = Callable[[str, float], Poll[Snapshot | None]]
-"""Asks for everything at or under a prefix, as a poll: a wait that is shorter than a round trip does not lose it."""
+seconds until it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +59,10 @@ class Watches:
         client: The connections.
         read_all: Reads everything at or under a prefix, given the seconds for it. Its snapshots have a `Revision`.
         open_poll: See `OpenPoll`.
-        open_reading: See `OpenReading`. With it, what a poll brings is one change of perhaps many: while they come in
-            bursts the prefix is read after the first, instead of polled for the second.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        read_all: Callable[[str, float], Snapshot],
-        open_poll: OpenPoll,
-        open_reading: OpenReading | None = None,
-    ) -> None:
-        watch = partial(_Watch, client, read_all, open_poll, open_reading)
+    def __init__(self, client: Client, read_all: Callable[[str, float], Snapshot], open_poll: OpenPoll) -> None:
+        watch = partial(_Watch, client, read_all, open_poll)
         self._watches = Prefixes(watch, _Watch.close, idle=_IDLE_WATCHES)
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
@@ -96,23 +84,17 @@ class _Watch:
         client: Client,
         read_all: Callable[[str, float], Snapshot],
         open_poll: OpenPoll,
-        open_reading: OpenReading | None,
         prefix: str,
     ) -> None:
         self._client = client
         self._read_all = read_all
         self._open_poll = open_poll
-        self._open_reading = open_reading
         self._prefix = prefix
         self._turns = Turns()
         # None: it must be read before anything else.
         self._now: Snapshot | None = None
         self._has_failed = False
-        self._poll: Poll[Snapshot | None] | None = None
-        # The poll, or the next one, is a reading.
-        self._reads = False
-        # When changes came last, more than one came. Until it is known: nodes come back together.
-        self._in_bursts = True
+        self._poll: Poll[Snapshot] | None = None
         self._next_poll = 0.0
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
@@ -149,49 +131,33 @@ class _Watch:
                     self._receive(self._poll, self._now, deadline)
             except BaseException:
                 # An interrupt, too: what was received and not taken in does not come again.
-                self._now, self._has_failed, self._reads = None, True, False
+                self._now, self._has_failed = None, True
                 self.close()
                 raise
 
     def _begin(self, now: Snapshot, timeout: float) -> None:
-        if self._reads and self._open_reading is not None:
-            self._poll = self._open_reading(self._prefix, timeout)
-            return
         if (pause := self._next_poll - time.monotonic()) > 0:
             time.sleep(max(0.0, min(pause, timeout)))
             return
         self._next_poll = time.monotonic() + PAUSE
         self._poll = self._open_poll(self._prefix, now, timeout)
-        if self._poll is None:
-            self._now = None
 
-    def _receive(self, poll: Poll[Snapshot | None], now: Snapshot, deadline: float) -> None:
-        answered = False
-        result: tuple[Snapshot | None] | None = (None,)
+    def _receive(self, poll: Poll[Snapshot], now: Snapshot, deadline: float) -> None:
+        found: Snapshot | None = None
         try:
             result = poll.receive(deadline)
-            answered = True
+            if result is None:
+                return
+            (found,) = result
         except ResponseTimeoutError:
-            # Some services answer nothing as long as nothing happens: reading shows that this one lives.
+            # It may be late: reading shows whether the service lives.
             pass
         except EndpointError:
             self._client.demote(poll.member)
-        if result is None:
-            return
         self.close()
-        (found,) = result
-        if found is None and answered and self._open_reading is not None:
-            self._reads = self._in_bursts = True
-            return
-        was_read, self._reads = self._reads, False
         self._now = found
-        is_news = found is not None and found.entries != now.entries
-        if is_news:
+        if found is not None and found.entries != now.entries:
             self._next_poll = 0.0
-        if was_read:
-            self._in_bursts = is_news
-        else:
-            self._reads = is_news and self._in_bursts and self._open_reading is not None
 
 
 def _is_newer(now: Snapshot, since: Snapshot, known: Revision) -> bool:

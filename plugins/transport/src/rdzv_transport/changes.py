@@ -1,0 +1,242 @@
+"""Waiting for changes by streams of them: one per prefix, kept from one wait to the next.
+
+What a stream brings is merged into the snapshot, so that nothing is read again. When a stream ends, for whatever reason
+(its endpoint died, the service forgot what happened, it came back with less than it had), the prefix is read once and
+compared: the last state is never missed.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from rdzv_core.backend import Entry, Snapshot
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.turns import Turns
+
+from .client import Client
+from .prefixes import Prefixes, contains
+from .sockets import LONGEST
+
+_IDLE_WATCHES: Final = 4
+"""How many prefixes keep their stream though no call waits for them now."""
+
+_HASTE: Final = 1.0
+"""A stream that breaks sooner than this, in seconds, is not opened again at once: the caller slows us down."""
+
+_PAUSE: Final = 0.02
+"""Seconds from a stream to the next, if the service ends it."""
+
+
+class GapError(Exception):
+    """The service does not tell what happened since then: the prefix must be read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened to one key.
+
+    Attributes:
+        name: Of the key.
+        entry: What it holds since; None if it was deleted.
+        revision: When, in the service's order.
+        below: Whether everything under it was deleted with it.
+    """
+
+    name: str
+    entry: Entry | None
+    revision: int
+    below: bool = False
+
+
+class Changes(Protocol):
+    """What happens under a prefix, until it ends. One thread at a time may receive.
+
+    Attributes:
+        confirmed: Whether the service has answered.
+        since: Of all that happens after this revision nothing is missing.
+        age: Seconds since it was opened.
+    """
+
+    @property
+    def confirmed(self) -> bool: ...
+
+    @property
+    def since(self) -> int: ...
+
+    @property
+    def age(self) -> float: ...
+
+    def receive(self, deadline: float) -> Sequence[Change]:
+        """All that is there; if there is nothing, wait until `deadline`, or until the service says anything.
+
+        Raises:
+            GapError: See there.
+            RendezvousConnectionError: It ended or is broken (`RendezvousDeniedError`: the service does not let us).
+        """
+
+    def close(self) -> None:
+        """Close the connection."""
+
+    def log_in_again(self) -> bool:
+        """Have the next one log in anew; False if there is nothing to log in with."""
+
+
+class Source(Protocol):
+    """A service that tells what happens, as one process reaches it. Its revisions are integers.
+
+    Attributes:
+        client: The connections.
+        newest: The newest revision that any answer named. It falls if the service loses data.
+    """
+
+    newest: int
+
+    @property
+    def client(self) -> Client: ...
+
+    def read_all(self, prefix: str, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.read_all`."""
+
+    def changes(self, prefix: str, known: int, timeout: float) -> Changes:
+        """Ask, within `timeout` seconds, for what happens to what was known at that revision; the answer comes later.
+
+        Raises:
+            RendezvousConnectionError: No endpoint could be reached.
+        """
+
+
+class ChangeWatches:
+    """The watches of one source: what every prefix is waited for with."""
+
+    def __init__(self, source: Source) -> None:
+        self._watches = Prefixes(partial(ChangeWatch, source), ChangeWatch.close, idle=_IDLE_WATCHES)
+
+    def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.wait`. The first wait for a prefix costs one call, those that follow none."""
+        deadline = time.monotonic() + min(timeout, LONGEST)
+        with self._watches.using(prefix) as watch:
+            return watch.wait(since, deadline)
+
+    def close(self) -> None:
+        """End every stream that no call waits for."""
+        self._watches.close()
+
+
+class ChangeWatch:
+    """What is known of one prefix, and the stream that keeps it up to date.
+
+    Any number of threads may wait; one of them at a time reads, for all.
+    """
+
+    def __init__(self, source: Source, prefix: str) -> None:
+        self._source = source
+        self._prefix = prefix
+        self._turns = Turns()
+        self._now = Snapshot(revision=0)
+        # Whether the prefix must be read before anything else.
+        self._doubtful = True
+        self._changes: Changes | None = None
+        self._logged_in_again = False
+
+    def wait(self, since: Snapshot, deadline: float) -> Snapshot:
+        """See `KeyValueBackend.wait`."""
+        with self._turns.changed:
+            self._adopt(since)
+        return self._turns.wait(lambda: self._news(since), lambda: self._step(deadline), deadline) or since
+
+    def close(self) -> None:
+        """End the stream, if there is one; the next wait opens another."""
+        if self._changes is not None:
+            self._changes.close()
+            self._changes = None
+
+    def _adopt(self, since: Snapshot) -> None:
+        """Go on from what the caller knows, if that is more than we know."""
+        if type(since.revision) is not int or since.revision <= self._now.revision:
+            return
+        if not self._now.revision:
+            self._now, self._doubtful = since, False
+        elif since.revision <= self._source.newest:
+            self._now = since
+        else:
+            self._doubtful = True
+
+    def _news(self, since: Snapshot) -> Snapshot | None:
+        """What a caller who knows `since` should see, if it differs, or the service has lost what he knows."""
+        fell_back = type(since.revision) is int and self._now.revision < since.revision
+        if not self._doubtful and (fell_back or self._now.entries != since.entries):
+            return self._now
+        self._source.client.check_open()
+        return None
+
+    def _step(self, deadline: float) -> None:
+        """One step towards news: read the prefix, or open the stream, or receive from it."""
+        client = self._source.client
+        timeout = min(deadline - time.monotonic(), client.patience)
+        with client.forgiving(deadline):
+            if self._doubtful:
+                self._read_again(timeout)
+            elif self._changes is None:
+                self._changes = self._source.changes(self._prefix, self._now.revision, timeout)
+            else:
+                self._receive(self._changes, deadline)
+
+    def _read_again(self, timeout: float) -> None:
+        before = self._now.revision
+        read = self._source.read_all(self._prefix, timeout)
+        fell_back = read.revision < before
+        if fell_back:
+            # The service lost what it had: what the stream waits for may never come.
+            self.close()
+            self._source.newest = read.revision
+        with self._turns.changed:
+            self._doubtful = False
+            if fell_back or read.revision > self._now.revision:
+                self._now = read
+
+    def _receive(self, changes: Changes, deadline: float) -> None:
+        try:
+            self._take_in(changes, deadline)
+        except BaseException as error:
+            # What was received and not merged (an interrupt may come in between) will not come again.
+            self._doubtful = True
+            self.close()
+            if isinstance(error, GapError):
+                time.sleep(max(0.0, min(_PAUSE - changes.age, deadline - time.monotonic())))
+            elif not self._may_go_on(error, changes):
+                raise
+
+    def _take_in(self, changes: Changes, deadline: float) -> None:
+        received = changes.receive(deadline)
+        self._logged_in_again = self._logged_in_again and not changes.confirmed
+        if changes.since > self._now.revision:
+            # What happened before it began is read, and so is what has come with it.
+            self._doubtful = True
+        else:
+            self._merge(received)
+
+    def _may_go_on(self, error: BaseException, changes: Changes) -> bool:
+        """Whether to open a stream again; else, or if it broke too soon for that, the caller gets the error."""
+        if isinstance(error, RendezvousDeniedError):
+            # A service says the same of a login that has expired.
+            self._logged_in_again = not self._logged_in_again and changes.log_in_again()
+            return self._logged_in_again
+        return isinstance(error, RendezvousConnectionError) and changes.age >= _HASTE
+
+    def _merge(self, changes: Sequence[Change]) -> None:
+        with self._turns.changed:
+            entries, revision = dict(self._now.entries), self._now.revision
+            for change in changes:
+                if change.revision <= self._now.revision or not (change.below or contains(self._prefix, change.name)):
+                    continue
+                revision = change.revision
+                if change.entry is not None:
+                    entries[change.name] = change.entry
+                elif change.below:
+                    entries = {name: entry for name, entry in entries.items() if not contains(change.name, name)}
+                else:
+                    entries.pop(change.name, None)
+            if revision != self._now.revision:
+                self._now = Snapshot(entries, revision)
