@@ -258,6 +258,28 @@ def test_who_waits_for_a_moment_each_time_sees_deaths_too() -> None:
     assert backend.now >= died + 15.0
 
 
+@pytest.mark.parametrize("interval", [0.02, 0.1, 0.4, 5.0])
+@pytest.mark.parametrize("waits", [1, 1000])
+def test_a_short_interval_leaves_no_look_so_late_that_none_ends_a_lease(interval: float, waits: int) -> None:
+    class Far(VirtualTime):
+        def read(self, key: str, *, timeout: float) -> Entry | None:
+            self.now += interval / 10
+            return super().read(key, timeout=timeout)
+
+    backend, ttl = Far(), 20 * interval
+    heartbeats = HeartbeatLeases(backend, interval, lambda: backend.now)
+    lease = heartbeats.open_lease(ttl, timeout=CALL)
+    heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    view, died = heartbeats.read_all("nodes", timeout=CALL), backend.now
+    # A leader waits for an interval each time. The look that such a wait begins with takes longer than what it does
+    # between two waits, so the next look is due a moment after the next wait has begun.
+    while view.entries:
+        assert backend.now <= died + 2 * ttl
+        view = heartbeats.wait("nodes", view, timeout=waits * interval)
+        backend.now += interval / 100
+    assert backend.now >= died + ttl
+
+
 def test_a_heartbeat_that_is_always_lost_does_not_last_for_ever() -> None:
     class Refusing(Slow):
         def put(self, *args: object, **kwargs: object) -> PutResult:

@@ -31,9 +31,10 @@ INTERVAL = 0.1
 MISSED = 20
 """How many intervals without a keep-alive end a lease: a busy machine stops a process for longer than three of them."""
 TTL = MISSED * INTERVAL
-POLLED = 0.4
-"""The interval on a register, which is polled every 0.1 to 0.3 s: an observer that looks more seldom than twice in an
-interval takes that for an outage, in which no lease ends."""
+OBSERVED = 0.4
+"""The interval where the nodes observe the heartbeats of each other. An observer that has not looked for two of them
+takes that for an outage, and gives each lease its whole time again: a busy machine stops a thread for 0.1 s now and
+then, and a register is polled every 0.1 to 0.3 s."""
 
 
 def seconds(number: float) -> timedelta:
@@ -107,7 +108,7 @@ class Run:
         **more: Any,
     ) -> Any:
         """A new handler."""
-        interval = POLLED if self._kind == "register" else INTERVAL
+        interval = INTERVAL if self._kind == "memory" else OBSERVED
         settings = RendezvousSettings(
             "run",
             low,
@@ -132,8 +133,8 @@ class Run:
         return [self.pool.submit(handler.next_rendezvous) for handler in handlers]
 
     def gather(self, *handlers: DynamicRendezvousHandler) -> list[RendezvousInfo]:
-        """The same, and wait for what they get."""
-        return [future.result(15) for future in self.join(*handlers)]
+        """The same, and wait for what they get: who gets no world says so himself when its time to join is over."""
+        return [future.result(90) for future in self.join(*handlers)]
 
     def crash(self, handler: DynamicRendezvousHandler) -> None:
         """End a node without leaving, as kill -9 does."""

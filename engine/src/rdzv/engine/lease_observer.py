@@ -24,7 +24,7 @@ _SCAN: Final = 0.75
 """The most seconds between two looks of all observers together: so late may the last heartbeat of a node that dies be
 seen."""
 _PAUSE: Final = 0.1
-"""The fewest seconds between two looks of one observer."""
+"""The fewest seconds between two looks of one observer, unless its interval is short."""
 _OBSERVERS: Final = 16
 """Of many that observe the same leases, so many look within these seconds, by chance: if some die, others look."""
 
@@ -215,8 +215,10 @@ class LeaseObserver:
         """Seconds after which a look at these leases may tell something: a heartbeat, or an end."""
         seen = [name for name in names if self.state(name) not in (LeaseState.UNSEEN, LeaseState.ENDED)]
         pauses = [self.next_look(name) - now for name in seen]
+        # A look that is so much later than it is due must still be in time (see `_is_unknown`), or no lease ever ends.
+        fewest = min(_PAUSE, self.scan_interval / 4)
         # What is over is over, or could not be ended just now; there is no hurry then.
-        return max(_PAUSE, min((seconds for seconds in pauses if seconds >= 0), default=self.scan_interval))
+        return max(fewest, min((seconds for seconds in pauses if seconds >= 0), default=self.scan_interval))
 
     def _mean_pause(self) -> float:
         """Seconds between two looks of one of many observers, on average; 0: they are few, and each looks in time."""
