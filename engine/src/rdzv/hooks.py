@@ -211,6 +211,11 @@ def emit(event: Event) -> None:
             logger.exception("The plugin '%s' failed to take the event %s.", name, event)
 
 
+def are_events_taken() -> bool:
+    """Whether any plugin takes events: for none, nothing has to run aside."""
+    return bool(plugin_manager().hook.rdzv_event.get_hookimpls())
+
+
 def assign_ranks(arrived: "Sequence[NodeRecord]", previous: Sequence[str]) -> Sequence[str] | None:
     """Ask the plugins for the order of a new round.
 

@@ -120,7 +120,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         keys = with_keys(backend)
         self._node = Node(settings, keys.name, time.monotonic, creates_at_once=keys.creates_at_once)
         self._keys = with_leases(keys, settings, self._node.observers)
-        self._runner = Runner(self._node, self._keys, hooks.emit)
+        self._runner = Runner(self._node, self._keys, hooks.emit, hooks.are_events_taken)
         self._view = NodeView(self._node, self._runner.member_until)
         self._lifetime = Lifetime(settings.run)
         self._rounds = Rounds(settings, run_store(store, keys), self._runner, self._lifetime)

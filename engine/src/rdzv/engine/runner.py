@@ -33,11 +33,18 @@ class Runner:
     a slow service delays only the coroutine that waits for it.
     """
 
-    def __init__(self, node: Node, keys: KeyValueBackend, emit: Callable[[Event], None]) -> None:
-        """Drive `node` over `keys`; `emit` hears of every event."""
+    def __init__(
+        self,
+        node: Node,
+        keys: KeyValueBackend,
+        emit: Callable[[Event], None],
+        is_heard: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Drive `node` over `keys`; `emit` hears of every event, unless `is_heard` says that none listens to it."""
         self._node = node
         self._client = RetryingClient(keys, node.id, self._on_connection_error, node.pauses)
         self._emit = emit
+        self._is_heard = is_heard
         self._ranks = RankAssignment()
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
@@ -164,7 +171,7 @@ class Runner:
             case effects.WaitForChange(until):
                 return self._pause(until, self._changed, lambda: self._version != seen)
             case effects.Emit(events):
-                return aside.announce(partial(self._emit, event) for event in events)
+                return self._announce(events)
             case effects.AssignRanks(arrived, previous, deadline):
                 return self._ranks.order(arrived, previous, partial(self._await, deadline))
             case effects.SpawnLeader(term):
@@ -176,6 +183,11 @@ class Runner:
                 return self._call_all(calls)
             case effects.Call():
                 return self._call(effect)
+
+    def _announce(self, events: Sequence[Event]) -> None:
+        # Each burst of events starts a thread, which costs as much as a call to the service.
+        if self._is_heard():
+            aside.announce(partial(self._emit, event) for event in events)
 
     def _call(self, call: effects.Call) -> Any:
         result = call.perform(self._client)
