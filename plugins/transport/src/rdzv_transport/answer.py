@@ -74,8 +74,10 @@ class Answer:
         version, _, code = first.lower().partition(" ")
         if not version.startswith("http/1.") or not code[:3].isdigit():
             raise ValueError(f"an HTTP status line is expected, not {bytes(self._raw[:80])!r}")
-        named = (field.partition(":") for field in fields)
-        self.headers = {name.lower(): value.strip() for name, _, value in named}
+        self.headers = {}
+        for field in fields:
+            name, _, value = field.partition(":")
+            self.headers[name.lower()] = value.strip()
         del self._raw[: end + 4]
         if code.startswith("1"):  # 100 Continue and its like come before the answer.
             return True

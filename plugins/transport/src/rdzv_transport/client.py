@@ -5,7 +5,7 @@ import ssl
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from rdzv_core.endpoints import Endpoint
@@ -189,16 +189,9 @@ class Client(FailoverClient):
                 if connection.member is member:
                     connection.sock.close()
 
-    @contextlib.contextmanager
-    def _used(self, connection: Connection) -> Iterator[None]:
+    def _used(self, connection: Connection) -> "_Used":
         """For the time in which a connection is used: it is closed if its endpoint is demoted."""
-        with self._using:
-            self._in_use.add(connection)
-        try:
-            yield
-        finally:
-            with self._using:
-                self._in_use.discard(connection)
+        return _Used(connection, self._in_use, self._using)
 
     def _take(self, connection: Connection, reply: Reply, read: Callable[[Reply], _T]) -> _T:
         """The result of an answer; its connection is left for the next request."""
@@ -283,3 +276,22 @@ class Client(FailoverClient):
             ) from error
         self.understood = True
         return result
+
+
+class _Used:
+    """See `Client._used`. No generator: each call goes through it."""
+
+    __slots__ = ("_connection", "_in_use", "_lock")
+
+    def __init__(self, connection: Connection, in_use: set[Connection], lock: threading.Lock) -> None:
+        self._connection = connection
+        self._in_use = in_use
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._in_use.add(self._connection)
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._in_use.discard(self._connection)

@@ -3,7 +3,7 @@
 import contextlib
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -78,7 +78,7 @@ class Connection:
         Raises:
             EndpointError: There was no answer until `deadline`; the connection is closed.
         """
-        with self._closed_by_failure():
+        with _ClosedByFailure(self):
             self._ask(request, deadline)
             if (reply := self._finish(deadline)) is None:
                 raise TimeoutError
@@ -90,7 +90,7 @@ class Connection:
         Raises:
             EndpointError: It could not be sent until `deadline`; the connection is closed.
         """
-        with self._closed_by_failure():
+        with _ClosedByFailure(self):
             self._ask(request, deadline)
 
     def finish(self, deadline: float) -> Reply | None:
@@ -99,7 +99,7 @@ class Connection:
         Raises:
             EndpointError: The connection broke, and is closed.
         """
-        with self._closed_by_failure():
+        with _ClosedByFailure(self):
             return self._finish(deadline)
 
     def _ask(self, request: Request, deadline: float) -> None:
@@ -133,7 +133,7 @@ class Connection:
         Raises:
             EndpointError: It could not be sent until `deadline`; the connection is closed.
         """
-        with self._closed_by_failure():
+        with _ClosedByFailure(self):
             self._send(request, {"Connection": "close"}, deadline)
 
     def receive(self, deadline: float) -> bytes | None:
@@ -145,7 +145,7 @@ class Connection:
         Raises:
             EndpointError: The connection broke, and is closed.
         """
-        with self._closed_by_failure():
+        with _ClosedByFailure(self):
             data = self.sock.receive(deadline, PIECE)
             if data is not None:
                 self.member.responded_at = time.monotonic()
@@ -160,21 +160,14 @@ class Connection:
             # A server that refuses the client, or a request that is too large, answers and hangs up during the send.
             self.sock.send(_bytes(request, self.headers | headers), deadline)
 
-    @contextlib.contextmanager
-    def _closed_by_failure(self) -> Iterator[None]:
-        """Close it if this fails, and say what the failure means for the request."""
-        began = time.monotonic()
-        try:
-            yield
-        except TimeoutError as error:
-            self.close()
-            raise ResponseTimeoutError(f"no answer within {time.monotonic() - began:.1f} s", applied=True) from error
-        except ssl.SSLError as error:
-            self.close()
-            raise self.sock.explain(error) from error
-        except (OSError, ValueError) as error:
-            self.close()
-            raise EndpointError(f"the connection broke: {error!r}{self._hint()}", applied=True) from error
+    def close_by(self, error: OSError | ValueError, began: float) -> EndpointError:
+        """Close it, since what has begun at that moment has failed; returns what that means for the request."""
+        self.close()
+        if isinstance(error, TimeoutError):
+            return ResponseTimeoutError(f"no answer within {time.monotonic() - began:.1f} s", applied=True)
+        if isinstance(error, ssl.SSLError):
+            return self.sock.explain(error)
+        return EndpointError(f"the connection broke: {error!r}{self._hint()}", applied=True)
 
     def _hint(self) -> str:
         """What may be wrong if an endpoint hangs up without ever having said anything."""
@@ -183,6 +176,24 @@ class Connection:
         if self.sock.has_tls:
             return "; if it demands a certificate, give it one"
         return "; if it speaks TLS, set protocol=https"
+
+
+class _ClosedByFailure:
+    """Closes a connection if what is within this fails, and says what the failure means for the request."""
+
+    # No generator: all that a connection does is in it, several times in each call.
+    __slots__ = ("_began", "_connection")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._began = time.monotonic()
+
+    def __enter__(self) -> None:
+        """Nothing has failed yet."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | ValueError):
+            raise self._connection.close_by(error, self._began) from error
 
 
 def _bytes(request: Request, headers: Mapping[str, str]) -> bytes:

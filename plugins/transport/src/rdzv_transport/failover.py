@@ -232,6 +232,8 @@ class FailoverClient:
 
     def _lost(self) -> set[Endpoint]:
         """The endpoints behind which no member is known that may answer."""
+        if not any(member.failed or member.address is None for member in self._members):  # as nearly always
+            return set()
         hopeful = {member.endpoint for member in self._members if member.address is not None and not member.failed}
         return {member.endpoint for member in self._members} - hopeful
 
