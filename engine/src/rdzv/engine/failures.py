@@ -159,6 +159,8 @@ class Failures:
     @property
     def lasting(self) -> RendezvousError | None:
         """What keeps a loop from going on; None: nothing, or not for long yet."""
+        if not self._by_loop:  # as nearly always, and it is asked at every step
+            return None
         return next((failure.error for failure in self._all() if failure.lasts), None)
 
     @property
@@ -169,6 +171,8 @@ class Failures:
     @property
     def refusal(self) -> RendezvousDeniedError | None:
         """Why the service refuses what a loop asks for; None: it does not."""
+        if not self._by_loop:
+            return None
         errors = (failure.error for failure in self._all())
         return next((error for error in errors if isinstance(error, RendezvousDeniedError)), None)
 
