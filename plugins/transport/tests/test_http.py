@@ -30,6 +30,7 @@ from rdzv_transport import (
     ReplyLostError,
     Request,
     Stream,
+    StreamEndedError,
     TimedSocket,
     number_of,
 )
@@ -55,6 +56,7 @@ class Service:
         silent: While this is set, it says nothing.
         hangs_up: Whether it hangs up instead of answering.
         lines: What it says on a stream, piece by piece; nothing ends the stream.
+        ends: Whether it says that the stream has ended.
         streams: How many began.
         told: The header X of the last request.
         cluster: Its own header X.
@@ -69,6 +71,7 @@ class Service:
         self.speaks.set()
         self.hangs_up = False
         self.lines: queue.Queue[bytes] = queue.Queue()
+        self.ends = False
         self.streams = 0
         self.told = ""
         self.cluster = ""
@@ -108,6 +111,8 @@ class Service:
                 self.close_connection = True
                 while piece := service.lines.get():
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                if service.ends:
+                    self.wfile.write(b"0\r\n\r\n")
                 if service.over:
                     service.lines.put(b"")
 
@@ -481,6 +486,24 @@ def test_a_stream_that_breaks_makes_its_endpoint_the_last(serve: Serve, connect:
         _lines(stream, _soon())
     assert client.call(GET, 5, lambda reply: reply.status) == 200
     assert (len(first.asked), len(second.asked)) == (1, 1)
+
+
+@pytest.mark.parametrize("may_end", [True, False])
+def test_a_stream_that_its_service_ends_says_nothing_against_its_endpoint_if_it_may(
+    serve: Serve, connect: Connect, may_end: bool
+) -> None:
+    first, second = serve(), serve()
+    client = connect(first.endpoint, second.endpoint)
+    first.ends = True
+    with closing(client.open_stream(STREAM, 5, lambda reply: reply.body, ALIVE, may_end=may_end)) as stream:
+        first.lines.put(b"1\n")
+        first.lines.put(b"")
+        assert _lines(stream, _soon()) == [b"1"]
+        assert stream.headers
+        with pytest.raises(StreamEndedError if may_end else RendezvousConnectionError):
+            _lines(stream, _soon())
+    assert client.call(GET, 5, lambda reply: reply.status) == 200
+    assert len(second.asked) == (0 if may_end else 1)
 
 
 def test_an_endpoint_that_is_silent_on_a_stream_is_asked_whether_it_lives(serve: Serve, connect: Connect) -> None:

@@ -1,0 +1,242 @@
+"""Waits that share one stream of changes: what is merged, and when the prefix is read."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+from rdzv_core.backend import Entry, Snapshot
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
+
+from rdzv_transport import Change, ChangeWatches, Client, GapError, changes
+
+CALL = 5.0
+
+
+@dataclass
+class Told:
+    """A stream: what the test lets it tell.
+
+    Attributes:
+        known: From which revision on it was asked for.
+        since: From which it tells all.
+        tells: What comes next: changes, or an error.
+        closed: Whether it was.
+    """
+
+    known: int
+    since: int
+    tells: "queue.Queue[Sequence[Change] | Exception]" = field(default_factory=queue.Queue)
+    confirmed: bool = False
+    age: float = 10.0
+    closed: bool = False
+    has_login: bool = False
+
+    def receive(self, deadline: float) -> Sequence[Change]:
+        try:
+            told = self.tells.get(timeout=max(0.0, min(deadline - time.monotonic(), CALL)))
+        except queue.Empty:
+            return ()
+        if isinstance(told, Exception):
+            raise told
+        self.confirmed = True
+        return told
+
+    def close(self) -> None:
+        self.closed = True
+
+    def log_in_again(self) -> bool:
+        return self.has_login
+
+
+class Service:
+    """Keys, and every stream that was asked for.
+
+    Attributes:
+        entries: What it holds.
+        revision: Of that.
+        begins_at: From where its next stream tells everything; None: from where it is asked to.
+        reads: How often it was read.
+    """
+
+    def __init__(self) -> None:
+        self.client = Client("Told", (Endpoint("127.0.0.1", 1),), lambda reply: None, headers={})
+        self.newest = 0
+        self.entries: dict[str, Entry] = {}
+        self.revision = 1
+        self.begins_at: int | None = None
+        self.reads = 0
+        self.streams: list[Told] = []
+        self.watches = ChangeWatches(self)
+
+    def read_all(self, prefix: str, timeout: float) -> Snapshot:
+        self.reads += 1
+        self.newest = max(self.newest, self.revision)
+        return Snapshot(dict(self.entries), self.revision)
+
+    def changes(self, prefix: str, known: int, timeout: float) -> Told:
+        self.streams.append(Told(known, known if self.begins_at is None else self.begins_at))
+        return self.streams[-1]
+
+    def put(self, name: str) -> Change:
+        """Write a key; what a stream tells of it."""
+        self.revision += 1
+        self.entries[name] = Entry(b"%d" % self.revision, self.revision, 1)
+        return Change(name, self.entries[name], self.revision)
+
+    def wait(self, since: Snapshot, timeout: float = CALL) -> Snapshot:
+        return self.watches.wait("p", since, timeout)
+
+    def opened(self, since: Snapshot) -> Told:
+        """The stream of a wait that has brought nothing."""
+        assert self.wait(since, 0.01) is since
+        return self.streams[-1]
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service()
+    yield service
+    service.watches.close()
+    service.client.close()
+    assert all(stream.closed for stream in service.streams)
+
+
+def test_what_is_told_is_merged_and_nothing_is_read(service: Service) -> None:
+    service.put("p/a")
+    service.put("p/b/c")
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    stream.tells.put([service.put("p/a"), service.put("p/d"), service.put("other")])
+    now = service.wait(since)
+    assert now.entries == {name: entry for name, entry in service.entries.items() if name != "other"}
+    # A key, and a folder with everything in it; and what was told before is not told again.
+    gone = [Change("p/d", None, 10), Change("p/b", None, 11, below=True), Change("p/a", None, 2)]
+    stream.tells.put(gone)
+    assert list(service.wait(now).entries) == ["p/a"]
+    assert (service.reads, len(service.streams)) == (1, 1)
+
+
+def test_what_happened_before_a_stream_began_is_read_once(service: Service) -> None:
+    since = service.read_all("p", CALL)
+    service.put("p/a")
+    service.begins_at = service.revision
+    stream = service.opened(since)
+    # With what came first, if anything did: it is in what is read.
+    stream.tells.put([service.put("p/b")])
+    now = service.wait(since)
+    assert now.entries == service.entries
+    stream.tells.put([service.put("p/c")])
+    assert service.wait(now).entries == service.entries
+    assert (service.reads, len(service.streams)) == (2, 1)
+
+
+def test_after_a_gap_the_prefix_is_read_and_another_stream_opened(service: Service) -> None:
+    since = service.read_all("p", CALL)
+    service.opened(since).tells.put(GapError())
+    service.put("p/a")
+    now = service.wait(since)
+    assert now.entries == service.entries
+    service.opened(now).tells.put([service.put("p/b")])
+    assert service.wait(now).entries == service.entries
+    assert [stream.known for stream in service.streams] == [1, 2]
+    assert service.streams[0].closed
+
+
+def test_a_service_that_ends_each_stream_at_once_is_not_asked_all_the_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_PAUSE", 0.1)
+
+    def ended(prefix: str, known: int, timeout: float) -> Told:
+        stream = Told(known, known, age=0.0)
+        stream.tells.put(GapError())
+        service.streams.append(stream)
+        return stream
+
+    monkeypatch.setattr(service, "changes", ended)
+    since = service.read_all("p", CALL)
+    assert service.wait(since, 0.5) is since
+    assert 1 <= len(service.streams) <= 6
+
+
+def test_a_service_that_has_lost_what_was_known_is_heard_of(service: Service) -> None:
+    service.revision = 50
+    service.put("p/a")
+    since = service.read_all("p", CALL)
+    service.opened(since).tells.put(GapError())
+    service.revision, service.entries = 2, {}
+    now = service.wait(since)
+    assert now == Snapshot({}, 2)
+    assert service.newest == 2
+    service.opened(now).tells.put([service.put("p/b")])
+    assert service.wait(now).entries == service.entries
+
+
+def test_a_snapshot_that_no_answer_has_named_is_looked_at(service: Service) -> None:
+    """Another client may have read it of a service that has lost it since."""
+    since = service.read_all("p", CALL)
+    service.opened(since)
+    later = Snapshot({"p/z": Entry(b"z", 70, 70)}, 70)
+    assert service.wait(later).entries == {}
+    assert service.reads == 2
+
+
+@pytest.mark.parametrize("age", [0.1, 10.0])
+def test_a_stream_that_breaks_is_opened_again_unless_it_was_just_opened(service: Service, age: float) -> None:
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    stream.age = age
+    stream.tells.put(RendezvousConnectionError("it broke"))
+    change = service.put("p/a")
+    if age < 1:
+        with pytest.raises(RendezvousConnectionError, match="it broke"):
+            service.wait(since)
+    assert service.wait(since).entries == {"p/a": change.entry}
+    assert stream.closed
+
+
+def test_a_refusal_is_answered_by_one_new_login(service: Service) -> None:
+    since = service.read_all("p", CALL)
+    refusal = RendezvousDeniedError("who are you?")
+
+    def refused(prefix: str, known: int, timeout: float) -> Told:
+        stream = Told(known, known, has_login=True)
+        stream.tells.put(refusal)
+        service.streams.append(stream)
+        return stream
+
+    service.changes = refused  # type: ignore[method-assign]
+    with pytest.raises(RendezvousDeniedError, match="who are you"):
+        service.wait(since)
+    assert len(service.streams) == 2
+
+
+def test_many_waiters_share_a_stream_and_closing_ends_their_waits(service: Service) -> None:
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    with ThreadPoolExecutor(4) as pool:
+        waits = [pool.submit(service.wait, since) for _ in range(4)]
+        stream.tells.put([service.put("p/a")])
+        assert all(wait.result(CALL).entries == service.entries for wait in waits)
+        last = pool.submit(service.wait, waits[0].result(), 60)
+        service.client.close()
+        stream.tells.put([])
+        with pytest.raises(RendezvousConnectionError, match="was closed"):
+            last.result(CALL)
+    assert len(service.streams) == 1
+    assert not any(thread.name.startswith("rdzv") for thread in threading.enumerate())
+
+
+def test_what_an_interrupt_has_lost_is_read(service: Service) -> None:
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    stream.tells.put(OSError("an interrupt"))
+    service.put("p/a")
+    with pytest.raises(OSError, match="an interrupt"):
+        service.wait(since)
+    assert service.wait(since).entries == service.entries
