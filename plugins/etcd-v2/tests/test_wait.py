@@ -51,6 +51,21 @@ def test_a_burst_costs_few_calls(etcd: EtcdServer, connect: Connect) -> None:
     assert sum((etcd.calls() - before).values()) <= 3
 
 
+def test_a_stream_that_is_not_taken_is_opened_again(etcd: EtcdServer, connect: Connect) -> None:
+    """etcd keeps a hundred changes beside what the sockets hold; then the stream ends without a word."""
+    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    since = waiter.read_all("full", timeout=CALL)
+    with watching(etcd, lambda: waiter.wait("full", since, timeout=0.5)) as waited:
+        waited.result(CALL)
+    for number in range(400):
+        writer.put(f"full/{number % 3}", b"%d" % number * 20_000, expect=ANY, timeout=CALL)
+    before = etcd.calls()
+    follow(waiter, "full", since, "full/0", b"%d" % 399 * 20_000, CALL)
+    calls = etcd.calls() - before
+    assert calls["v2 WATCH"] <= 2, calls
+    assert calls["v2 QGET"] == 1
+
+
 def test_waits_for_many_keys_leave_few_streams(shared_etcd: EtcdServer, connect: Connect) -> None:
     backend = connect(shared_etcd.get_endpoint())
     backend.read("key", timeout=CALL)

@@ -23,20 +23,20 @@ class Told:
 
     Attributes:
         known: From which revision on it was asked for.
-        since: From which it tells all.
         tells: What comes next: changes, or an error.
+        over: Whether they are the last.
         closed: Whether it was.
     """
 
     known: int
-    since: int
-    tells: "queue.Queue[Sequence[Change] | Exception]" = field(default_factory=queue.Queue)
+    tells: "queue.Queue[Sequence[Change] | Exception | None]" = field(default_factory=queue.Queue)
     confirmed: bool = False
     age: float = 10.0
+    over: bool = False
     closed: bool = False
     has_login: bool = False
 
-    def receive(self, deadline: float) -> Sequence[Change]:
+    def receive(self, deadline: float) -> Sequence[Change] | None:
         try:
             told = self.tells.get(timeout=max(0.0, min(deadline - time.monotonic(), CALL)))
         except queue.Empty:
@@ -59,7 +59,6 @@ class Service:
     Attributes:
         entries: What it holds.
         revision: Of that.
-        begins_at: From where its next stream tells everything; None: from where it is asked to.
         reads: How often it was read.
     """
 
@@ -68,7 +67,6 @@ class Service:
         self.newest = 0
         self.entries: dict[str, Entry] = {}
         self.revision = 1
-        self.begins_at: int | None = None
         self.reads = 0
         self.streams: list[Told] = []
         self.watches = ChangeWatches(self)
@@ -79,7 +77,7 @@ class Service:
         return Snapshot(dict(self.entries), self.revision)
 
     def changes(self, prefix: str, known: int, timeout: float) -> Told:
-        self.streams.append(Told(known, known if self.begins_at is None else self.begins_at))
+        self.streams.append(Told(known))
         return self.streams[-1]
 
     def put(self, name: str) -> Change:
@@ -121,18 +119,24 @@ def test_what_is_told_is_merged_and_nothing_is_read(service: Service) -> None:
     assert (service.reads, len(service.streams)) == (1, 1)
 
 
-def test_what_happened_before_a_stream_began_is_read_once(service: Service) -> None:
+@pytest.mark.parametrize("is_told", [True, False])
+def test_after_long_silence_the_prefix_is_read_and_a_stream_that_missed_something_closed(
+    service: Service, is_told: bool
+) -> None:
     since = service.read_all("p", CALL)
-    service.put("p/a")
-    service.begins_at = service.revision
     stream = service.opened(since)
-    # With what came first, if anything did: it is in what is read.
-    stream.tells.put([service.put("p/b")])
+    stream.tells.put(None)
+    if is_told:
+        assert service.wait(since, 0.05) is since
+        stream.tells.put([service.put("p/a")])
+    else:
+        service.put("p/a")
     now = service.wait(since)
     assert now.entries == service.entries
-    stream.tells.put([service.put("p/c")])
+    assert stream.closed == (not is_told)
+    service.opened(now).tells.put([service.put("p/b")])
     assert service.wait(now).entries == service.entries
-    assert (service.reads, len(service.streams)) == (2, 1)
+    assert (service.reads, len(service.streams)) == (2, 1 if is_told else 2)
 
 
 def test_after_a_gap_the_prefix_is_read_and_another_stream_opened(service: Service) -> None:
@@ -147,14 +151,28 @@ def test_after_a_gap_the_prefix_is_read_and_another_stream_opened(service: Servi
     assert service.streams[0].closed
 
 
+def test_a_stream_that_is_over_is_followed_by_another_from_there(service: Service) -> None:
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    stream.over = True
+    stream.tells.put([service.put("p/a")])
+    now = service.wait(since)
+    assert now.entries == service.entries
+    service.opened(now).tells.put([service.put("p/b")])
+    assert service.wait(now).entries == service.entries
+    assert ([stream.known for stream in service.streams], service.reads) == ([1, 2], 1)
+    assert stream.closed
+
+
+@pytest.mark.parametrize("over", [True, False])
 def test_a_service_that_ends_each_stream_at_once_is_not_asked_all_the_time(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch, over: bool
 ) -> None:
     monkeypatch.setattr(changes, "_PAUSE", 0.1)
 
     def ended(prefix: str, known: int, timeout: float) -> Told:
-        stream = Told(known, known, age=0.0)
-        stream.tells.put(GapError())
+        stream = Told(known, age=0.0, over=over)
+        stream.tells.put([] if over else GapError())
         service.streams.append(stream)
         return stream
 
@@ -205,7 +223,7 @@ def test_a_refusal_is_answered_by_one_new_login(service: Service) -> None:
     refusal = RendezvousDeniedError("who are you?")
 
     def refused(prefix: str, known: int, timeout: float) -> Told:
-        stream = Told(known, known, has_login=True)
+        stream = Told(known, has_login=True)
         stream.tells.put(refusal)
         service.streams.append(stream)
         return stream

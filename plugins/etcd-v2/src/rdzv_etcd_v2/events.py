@@ -1,7 +1,7 @@
-"""What etcd tells of changes: those under a directory, from now on, until it ends.
+"""What etcd tells of changes: those under a directory from an index on, until it ends.
 
-A watch with a waitIndex tells one change of the past, and then nothing any more. So there is none here: etcd names the
-index after which it tells everything, and what happened before that is read.
+Its stream has two traps (etcd's `watcher_hub.go`): of what happened before it was asked it tells one change, and then
+nothing any more; and it ends without a word where a hundred changes were not taken in time. Both are found here.
 """
 
 import time
@@ -22,14 +22,18 @@ _SILENCE: Final = 10.0
 
 _GONE: Final = frozenset({"delete", "expire", "compareAndDelete"})
 
-_QUERY: Final = urlencode({"wait": "true", "recursive": "true", "stream": "true"})
+_FULL: Final = 100
+"""etcd keeps so many changes for a stream that does not take them; after as many it may have ended."""
+
+_FORGOTTEN: Final = 401
+"""The error code of etcd for an index that is too old."""
 
 
 class Events:
     """The events under `prefix`. One thread at a time may receive.
 
     Attributes:
-        since: Every one after this index is among them; 0 until etcd has named it.
+        over: Whether there may be none any more. Another one tells the rest.
     """
 
     def __init__(
@@ -39,7 +43,7 @@ class Events:
         prefix: str,
         known: int,
         timeout: float,
-        read: Callable[[Reply], Mapping[str, Any]],
+        read: Callable[..., Mapping[str, Any]],
         entry: Callable[[Mapping[str, Any]], Entry],
     ) -> None:
         """Ask for them, within `timeout` seconds; the answer may come later.
@@ -50,50 +54,59 @@ class Events:
             prefix: Of the keys.
             known: The index of what is known of them.
             timeout: See above.
-            read: Makes a JSON object of an answer.
+            read: Makes a JSON object of an answer, which may have the error codes that follit.
             entry: Makes an entry of a file.
 
         Raises:
             RendezvousConnectionError: No endpoint could be reached.
         """
-        self.since = 0
-        self._tree = tree
+        self.over = False
         self._known = known
+        self._tree = tree
         self._read = read
         self._entry = entry
-        request = Request("GET", f"{tree.directory(prefix)}?{_QUERY}")
+        query = urlencode({"wait": "true", "recursive": "true", "stream": "true", "waitIndex": known + 1})
+        request = Request("GET", f"{tree.directory(prefix)}?{query}")
         self._stream = client.open_stream(request, timeout, self._understand, _ALIVE, may_end=True)
         self._quiet_until = time.monotonic() + _SILENCE
+        self._told = 0
+        self._has_begun = False
 
     @property
     def confirmed(self) -> bool:
         """Whether etcd has answered."""
-        return self.since > 0
+        return self._stream.headers is not None
 
     @property
     def age(self) -> float:
         """Seconds since they were asked for."""
         return time.monotonic() - self._stream.opened
 
-    def receive(self, deadline: float) -> list[Change]:
+    def receive(self, deadline: float) -> list[Change] | None:
         """All events that are there; if there is none, wait until `deadline`, or until etcd says anything.
 
+        Returns:
+            The events; None: there was none for so long that the keys should be read.
+
         Raises:
-            GapError: etcd has ended them, as it does after five minutes, and where they are not taken fast enough;
-                or there was none for so long that the keys should be read.
+            GapError: There were others before.
             RendezvousConnectionError: The connection broke (`RendezvousDeniedError`: etcd does not let us).
         """
+        changes: list[Change] = []
         try:
             changes = [change for one in self._stream.receive(min(deadline, self._quiet_until)) for change in one]
-        except StreamEndedError as error:
-            raise GapError from error
-        if not self.since and self._stream.headers is not None:
-            self._begin(number_of(self._stream.headers["x-etcd-index"]))
+        except StreamEndedError:
+            # As after five minutes.
+            self.over = True
+        self._check_beginning()
+        self._told += len(changes)
+        self.over = self.over or self._told >= _FULL
         now = time.monotonic()
         if changes:
             self._quiet_until = now + _SILENCE
         elif now >= self._quiet_until:
-            raise GapError
+            self._quiet_until, self._told = now + _SILENCE, 0
+            return None
         return changes
 
     def close(self) -> None:
@@ -104,15 +117,24 @@ class Events:
         """There is nothing to log in to: the password goes with every request."""
         return False
 
-    def _begin(self, index: int) -> None:
-        if index < self._known:
-            # The service may have lost what is known, and count anew.
-            raise GapError
-        self.since = index
+    def _check_beginning(self) -> None:
+        headers = self._stream.headers
+        if headers is not None and not self._has_begun:
+            self._has_begun = True
+            if number_of(headers["x-etcd-index"]) < self._known:
+                # The service may have lost what is known, and count anew.
+                raise GapError
 
     def _understand(self, reply: Reply) -> list[Change]:
-        event = self._read(reply)
+        event = self._read(reply, _FORGOTTEN)
+        if "errorCode" in event:
+            raise GapError
         node, index = event["node"], number_of(event["node"]["modifiedIndex"])
+        asked_at = number_of(reply.headers["x-etcd-index"])
+        if index < asked_at:
+            raise GapError
+        # One that happened before etcd was asked, the last thing of all: it tells no other.
+        self.over = self.over or index == asked_at
         if event["action"] in _GONE:
             return [self._removal(node["key"], index)]
         name = None if node.get("dir") else self._tree.name(node["key"])

@@ -25,7 +25,6 @@ _NOT_A_FILE: Final = 102
 _NOT_A_DIRECTORY: Final = 104
 _EXISTS: Final = 105
 _NOT_EMPTY: Final = 108
-_CLEARED: Final = 401
 
 _MOST: Final = 0.75
 """A key that has more of its time to live left than this part need not be kept alive yet."""

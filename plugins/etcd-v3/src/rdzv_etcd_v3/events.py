@@ -14,9 +14,11 @@ class Events:
     """The events under `prefix` after the revision `since`. One thread at a time may receive.
 
     Attributes:
-        since: See above.
         confirmed: Whether etcd has confirmed the watch.
+        over: A watch ends with an error only.
     """
+
+    over = False
 
     def __init__(self, client: Client, keys: KeySpace, prefix: str, since: int, timeout: float) -> None:
         """Ask for them, within `timeout` seconds; the confirmation may come later.
@@ -24,7 +26,7 @@ class Events:
         Raises:
             RendezvousConnectionError: No endpoint could be reached.
         """
-        self.since = since
+        self._since = since
         self.confirmed = False
         self._client = client
         self._keys = keys
@@ -61,7 +63,7 @@ class Events:
             raise self._client.cancelled(str(result.get("cancel_reason", "the watch was cancelled")))
         if result.get("created"):
             # A watch of revisions that the service has lost would wait until they come again.
-            if number_of(result["header"]["revision"]) < self.since:
+            if number_of(result["header"]["revision"]) < self._since:
                 raise GapError
             self.confirmed = True
         return [self._change(event) for event in result.get("events", ())]

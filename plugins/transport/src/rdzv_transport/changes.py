@@ -26,7 +26,7 @@ _HASTE: Final = 1.0
 """A stream that breaks sooner than this, in seconds, is not opened again at once: the caller slows us down."""
 
 _PAUSE: Final = 0.02
-"""Seconds from a stream to the next, if the service ends it."""
+"""Seconds from a stream that brought nothing to the next."""
 
 
 class GapError(Exception):
@@ -55,21 +55,24 @@ class Changes(Protocol):
 
     Attributes:
         confirmed: Whether the service has answered.
-        since: Of all that happens after this revision nothing is missing.
         age: Seconds since it was opened.
+        over: Whether it tells nothing more, or may not. Another one tells the rest.
     """
 
     @property
     def confirmed(self) -> bool: ...
 
     @property
-    def since(self) -> int: ...
-
-    @property
     def age(self) -> float: ...
 
-    def receive(self, deadline: float) -> Sequence[Change]:
+    @property
+    def over(self) -> bool: ...
+
+    def receive(self, deadline: float) -> Sequence[Change] | None:
         """All that is there; if there is nothing, wait until `deadline`, or until the service says anything.
+
+        Returns:
+            The changes; None: it was silent for so long that the prefix should be read.
 
         Raises:
             GapError: See there.
@@ -100,7 +103,7 @@ class Source(Protocol):
         """See `KeyValueBackend.read_all`."""
 
     def changes(self, prefix: str, known: int, timeout: float) -> Changes:
-        """Ask, within `timeout` seconds, for what happens to what was known at that revision; the answer comes later.
+        """Ask, within `timeout` seconds, for what has happened since that revision; the answer may come later.
 
         Raises:
             RendezvousConnectionError: No endpoint could be reached.
@@ -188,9 +191,10 @@ class ChangeWatch:
         read = self._source.read_all(self._prefix, timeout)
         fell_back = read.revision < before
         if fell_back:
-            # The service lost what it had: what the stream waits for may never come.
-            self.close()
             self._source.newest = read.revision
+        if fell_back or read.entries != self._now.entries:
+            # The service lost what it had, and what the stream waits for may never come; or it has not told this.
+            self.close()
         with self._turns.changed:
             self._doubtful = False
             if fell_back or read.revision > self._now.revision:
@@ -204,18 +208,21 @@ class ChangeWatch:
             self._doubtful = True
             self.close()
             if isinstance(error, GapError):
-                time.sleep(max(0.0, min(_PAUSE - changes.age, deadline - time.monotonic())))
+                _pause(changes, deadline)
             elif not self._may_go_on(error, changes):
                 raise
 
     def _take_in(self, changes: Changes, deadline: float) -> None:
         received = changes.receive(deadline)
         self._logged_in_again = self._logged_in_again and not changes.confirmed
-        if changes.since > self._now.revision:
-            # What happened before it began is read, and so is what has come with it.
+        if received is None:
             self._doubtful = True
         else:
             self._merge(received)
+        if changes.over:
+            self.close()
+            if not received:
+                _pause(changes, deadline)
 
     def _may_go_on(self, error: BaseException, changes: Changes) -> bool:
         """Whether to open a stream again; else, or if it broke too soon for that, the caller gets the error."""
@@ -240,3 +247,8 @@ class ChangeWatch:
                     entries.pop(change.name, None)
             if revision != self._now.revision:
                 self._now = Snapshot(entries, revision)
+
+
+def _pause(changes: Changes, deadline: float) -> None:
+    """Do not open one stream after the other all the time, where a service ends each at once."""
+    time.sleep(max(0.0, min(_PAUSE - changes.age, deadline - time.monotonic())))
