@@ -492,6 +492,53 @@ def test_a_node_that_has_reported_its_failure_says_so_in_its_next_record(harness
     assert decode(NodeRecord, held.payload).outcome == Outcome()
 
 
+class TestLearningWhoFailed:
+    """A node that has failed asks whether it has to pay for that, when its next world is there."""
+
+    @pytest.fixture(params=[False, True], ids=["has-restarts-left", "has-none-left"])
+    def asking(self, request: pytest.FixtureRequest, harness: Harness) -> tuple[Node, Stepper[tuple[State, int]]]:
+        harness.publish(running("b", "a"))
+        node = harness.node()
+        node.round = 1
+        outcome = Outcome(Ending.FAILED, spent=request.param)
+        joining = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0, outcome))
+        joining.to(WaitForChange)
+        node.apply_state(harness.publish(State(0, 2, ("b", "a"), "b.host", 29500, 2, 4)))
+        joining.send(None)
+        assert joining.to(Read).key == failure_key(1)
+        return node, joining
+
+    @pytest.mark.parametrize("error", [RendezvousConnectionError("away"), OSError("oops")], ids=type)
+    def test_an_answer_that_cannot_be_had_is_no_error_of_its_caller(
+        self, asking: tuple[Node, Stepper[tuple[State, int]]], error: Exception
+    ) -> None:
+        node, joining = asking
+        joining.throw(error)
+        state, rank = joining.end()
+        assert (state.round, rank, node.round) == (2, 1, 2)
+
+    def test_one_whose_drain_ends_meanwhile_gets_no_world(
+        self, harness: Harness, asking: tuple[Node, Stepper[tuple[State, int]]]
+    ) -> None:
+        node, joining = asking
+        node.countdown.announce(DrainNotice(3.0, "spot"), harness.now)
+        harness.now += 3.0
+        with pytest.raises(RendezvousGracefulExitError, match="drained: spot"):
+            joining.end()
+        assert node.registration.record is None
+        assert harness.read("nodes/0/a") is None
+
+    def test_one_that_is_interrupted_meanwhile_is_not_counted_on(
+        self, harness: Harness, asking: tuple[Node, Stepper[tuple[State, int]]]
+    ) -> None:
+        node, joining = asking
+        joining.throw(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            joining.end()
+        assert node.registration.record is None
+        assert harness.read("nodes/0/a") is None
+
+
 class TestElecting:
     """An election is a matter of the watch: to who joins it is only quicker."""
 

@@ -4,8 +4,8 @@ that hangs holds up no node: neither the lock between two effects, nor a loop, n
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import ContextDecorator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -29,21 +29,15 @@ def adopt_loggers() -> None:
             logger.addFilter(_put_aside)
 
 
-class _SpeakingAside(ContextDecorator):
-    # No generator: every call of a node goes through this, and a generator's context takes four times as long.
-    def __enter__(self) -> None:
-        _here.depth += 1
-
-    def __exit__(self, *exc_info: object) -> None:
-        _here.depth -= 1
-
-
-_SPEAKING_ASIDE: Final = _SpeakingAside()
-
-
-def speaking_aside() -> _SpeakingAside:
+@contextmanager
+def speaking_aside() -> Iterator[None]:
     """Run a part of a node, or a call for one, on this thread."""
-    return _SPEAKING_ASIDE
+    before = _here.runs_node
+    _here.runs_node = True
+    try:
+        yield
+    finally:
+        _here.runs_node = before
 
 
 def announce(events: Iterable[Callable[[], None]]) -> None:
@@ -59,7 +53,7 @@ def flush() -> None:
 
 
 class _Here(threading.local):
-    depth = 0
+    runs_node = False
 
 
 _here: Final = _Here()
@@ -74,7 +68,6 @@ atexit.register(flush)
 
 def _put_aside(record: logging.LogRecord) -> bool:
     """Whether the handlers take a record at once; a filter of loggers."""
-    runs_node = _here.depth > 0
-    if runs_node:
+    if _here.runs_node:
         _lines.add(partial(logging.getLogger(record.name).callHandlers, record))
-    return not runs_node
+    return not _here.runs_node

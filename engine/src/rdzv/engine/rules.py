@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import lru_cache
 from typing import Final
 
 from . import eligibility
@@ -266,11 +265,9 @@ def _with_ranks(state: State, arrived: Sequence[NodeRecord], order: Sequence[str
 
 def _reachable(addresses: Sequence[str]) -> int:
     """The place of the first address that leads all to the same node; 0 if none does: then one machine has them all."""
-    loopback = {address for address in set(addresses) if is_loopback(address)}
-    return next((place for place, address in enumerate(addresses) if address not in loopback), 0)
+    return next((place for place, address in enumerate(addresses) if not is_loopback(address)), 0)
 
 
-@lru_cache
 def is_loopback(host: str) -> bool:
     """Whether a host is one by which every machine finds itself: 127.0.0.1 and its kind, ::1, localhost."""
     try:

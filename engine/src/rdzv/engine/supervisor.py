@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from rdzv_core.envelope import OtherVersionError
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
@@ -11,9 +10,6 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 from .aside import node_logger
 from .effects import Coroutine, Sleep
 from .node import Node
-
-if TYPE_CHECKING:
-    from .client import Pauses
 
 logger = node_logger(__name__)
 
@@ -37,8 +33,7 @@ def supervised(
         goes_on: Asked before each turn: False ends the loop.
         most: Errors that are recorded, one after the other, which end the loop, too.
     """
-    pauses: Pauses | None = None
-    failures = 0
+    pauses, failures = node.pauses(), 0
     while failures < most and goes_on() and not node.stopped:
         began = node.clock()
         try:
@@ -58,11 +53,10 @@ def supervised(
                 trace = None if isinstance(error, RendezvousError) else error
                 message = "the loop '%s' of node '%s' has failed, and starts again: %s"
                 logger.log(level, message, loop, node.id, error, exc_info=trace)
-            pauses = pauses or node.pauses()
             yield Sleep(node.clock() + pauses.after(error))
         else:
             note_success(node, loop)
-            pauses, failures = None, 0
+            pauses, failures = node.pauses(), 0
 
 
 def note_passing(node: Node, loop: str, error: RendezvousConnectionError, began: float) -> None:

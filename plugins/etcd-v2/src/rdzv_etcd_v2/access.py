@@ -124,6 +124,8 @@ class Access:
             server_name=self.server_name,
             request_timeout=self.read_timeout,
             cluster=cluster,
+            # One that leads looks at heartbeats besides, at those of the nodes and at its own.
+            early=4,
         )
 
     def _login(self, password: str) -> dict[str, str]:

@@ -22,9 +22,6 @@ from .stream import Stream
 _T = TypeVar("_T")
 
 
-_EARLY: Final = 2
-"""How many connections are begun early: a node that joins waits, and calls meanwhile; one that leads waits twice."""
-
 _IDLE: Final = 4
 """How many connections to one endpoint are kept for later."""
 
@@ -44,6 +41,7 @@ class Client(FailoverClient):
         request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
         cluster: The cluster that is meant; None: the service has no name for one.
         kind: What the service is, more exactly, for the message about an endpoint that is something else.
+        early: See `FailoverClient`. A node that joins waits, and calls meanwhile; one that leads waits twice.
     """
 
     def __init__(
@@ -59,6 +57,7 @@ class Client(FailoverClient):
         request_timeout: float = 3.0,
         cluster: OneCluster | None = None,
         kind: str | None = None,
+        early: int = 2,
     ) -> None:
         super().__init__(
             service,
@@ -68,7 +67,7 @@ class Client(FailoverClient):
             request_timeout=request_timeout,
             scheme="https://" if tls else "http://",
             without_tls="protocol=http",
-            early=_EARLY,
+            early=early,
         )
         self._kind = kind or service
         self._check = check
