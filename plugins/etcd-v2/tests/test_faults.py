@@ -57,13 +57,31 @@ def test_numbers_beyond_all_bounds_blind_no_client(proxy: FaultProxy, connect: C
     proxy.answer = answer("200 OK", b'{"action":"set","node":' + node + b"}", "X-Etcd-Index: 7")
     with pytest.raises(RendezvousConnectionError):
         backend.read("corrupt", timeout=1)
-    with pytest.raises(RendezvousConnectionError):
-        backend.wait("corrupt", since, timeout=1)
+    assert backend.wait("corrupt", since, timeout=1).entries == since.entries
     proxy.answer = None
     proxy.disconnect()
     with in_background(lambda: follow(backend, "corrupt", since, "corrupt", b"x", CALL)) as followed:
         backend.put("corrupt", b"x", expect=ANY, timeout=CALL)
         followed.result(CALL)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 0",
+        b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nX-Etcd-Index: abc",
+        b"Transfer-Encoding: chunked\r\nX-Etcd-Index: " + b"9" * 4301,
+    ],
+    ids=range(4),
+)
+def test_a_stream_whose_head_is_not_etcds_is_an_error(proxy: FaultProxy, connect: Connect, head: bytes) -> None:
+    backend = connect(proxy.endpoint)
+    since = backend.read_all("strange", timeout=CALL)
+    proxy.disconnect()
+    proxy.answer = b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n"
+    with pytest.raises(RendezvousConnectionError):
+        backend.wait("strange", since, timeout=CALL)
 
 
 def test_a_value_that_is_not_ours_is_read_as_it_is(shared_etcd: EtcdServer, connect: Connect) -> None:

@@ -9,8 +9,8 @@ from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.parameters import RendezvousParameters
 
 from rdzv_etcd_v2 import EtcdV2Backend
-from rdzv_etcd_v2.keys import _entry
 from rdzv_etcd_v2.plugin import create_backend
+from rdzv_etcd_v2.wire import read_entry
 
 
 def _create(endpoint: str = "localhost", **options: Any) -> None:
@@ -44,4 +44,4 @@ test_a_colon_in_a_name_is_refused = refusing(create_backend, {"user": {"a:b": "c
 
 @pytest.mark.parametrize("value", ["\u00fc", "no base64", "YQ=", "\u20ac" * 4])
 def test_a_value_of_another_program_is_what_it_is(value: str) -> None:
-    assert _entry({"value": value, "modifiedIndex": 5, "createdIndex": 3}).value == value.encode()
+    assert read_entry({"value": value, "modifiedIndex": 5, "createdIndex": 3}).value == value.encode()

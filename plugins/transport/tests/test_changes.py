@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
-from rdzv_transport import Change, ChangeWatches, Client, GapError, changes
+from rdzv_transport import Change, ChangeWatches, Client, EndpointError, GapError, Member, changes
 
 CALL = 5.0
 
@@ -53,6 +54,32 @@ class Told:
         return self.has_login
 
 
+@dataclass
+class Late:
+    """A reading that answers after so many waits, or breaks."""
+
+    service: "Service"
+    waits: int
+    breaks: bool = False
+    closed: bool = False
+
+    @property
+    def member(self) -> Member:
+        return self.service.client.members[0]
+
+    def receive(self, deadline: float) -> tuple[Snapshot] | None:
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        self.waits -= 1
+        if self.waits > 0:
+            return None
+        if self.breaks:
+            raise EndpointError("it broke", applied=True)
+        return (self.service.read_all("p", CALL),)
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class Service:
     """Keys, and every stream that was asked for.
 
@@ -60,6 +87,7 @@ class Service:
         entries: What it holds.
         revision: Of that.
         reads: How often it was read.
+        reading: What is read as a poll; None: nothing is.
     """
 
     def __init__(self) -> None:
@@ -68,6 +96,7 @@ class Service:
         self.entries: dict[str, Entry] = {}
         self.revision = 1
         self.reads = 0
+        self.reading: Late | None = None
         self.streams: list[Told] = []
         self.watches = ChangeWatches(self)
 
@@ -75,6 +104,9 @@ class Service:
         self.reads += 1
         self.newest = max(self.newest, self.revision)
         return Snapshot(dict(self.entries), self.revision)
+
+    def open_reading(self, prefix: str, timeout: float) -> Any:
+        return self.reading
 
     def changes(self, prefix: str, known: int, timeout: float) -> Told:
         self.streams.append(Told(known))
@@ -139,6 +171,20 @@ def test_after_long_silence_the_prefix_is_read_and_a_stream_that_missed_somethin
     assert (service.reads, len(service.streams)) == (2, 1 if is_told else 2)
 
 
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_reading_is_gone_on_with_by_the_next_wait(service: Service, breaks: bool) -> None:
+    """On a slow network a wait may be shorter than a round trip."""
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    late = service.reading = Late(service, 4, breaks)
+    stream.tells.put(None)
+    service.put("p/a")
+    for _ in range(3):
+        assert service.wait(since, 0.01) is since
+    assert service.wait(since, 0.01).entries == service.entries
+    assert (late.closed, late.waits, service.reads) == (True, 0, 2)
+
+
 def test_after_a_gap_the_prefix_is_read_and_another_stream_opened(service: Service) -> None:
     since = service.read_all("p", CALL)
     service.opened(since).tells.put(GapError())
@@ -172,7 +218,8 @@ def test_a_service_that_ends_each_stream_at_once_is_not_asked_all_the_time(
 
     def ended(prefix: str, known: int, timeout: float) -> Told:
         stream = Told(known, age=0.0, over=over)
-        stream.tells.put([] if over else GapError())
+        # It may tell what is known, too.
+        stream.tells.put([Change("p/a", None, 1)] if over else GapError())
         service.streams.append(stream)
         return stream
 

@@ -506,6 +506,28 @@ def test_a_stream_that_its_service_ends_says_nothing_against_its_endpoint_if_it_
     assert len(second.asked) == (0 if may_end else 1)
 
 
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (KeyError("x"), RendezvousDeniedError, "did not answer as Echo does"),
+        (RendezvousDeniedError("no"), RendezvousDeniedError, "^no$"),
+    ],
+)
+def test_what_the_head_of_a_stream_says_may_be_refused(
+    serve: Serve, connect: Connect, error: Exception, kind: type[Exception], says: str
+) -> None:
+    service = serve()
+
+    def begin(reply: Reply) -> None:
+        assert (reply.status, reply.body) == (200, b"")
+        raise error
+
+    with closing(connect(service.endpoint).open_stream(STREAM, 5, lambda _: b"", ALIVE, begin=begin)) as stream:
+        with pytest.raises(kind, match=says):
+            stream.receive(_soon())
+        service.lines.put(b"")
+
+
 def test_an_endpoint_that_is_silent_on_a_stream_is_asked_whether_it_lives(serve: Serve, connect: Connect) -> None:
     service = serve()
     with closing(_open(connect(service.endpoint, request_timeout=0.2))) as stream:

@@ -11,8 +11,8 @@ from rdzv_core.endpoints import Endpoint, parse_endpoints
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_transport import Client, OneCluster, Present, Request, tls_context
 
-from .keys import HEADERS, check
 from .tree import Tree
+from .wire import HEADERS, check
 
 _PORT: Final = 2379
 _PATIENCE: Final = 3.0

@@ -5,14 +5,13 @@ nothing any more; and it ends without a word where a hundred changes were not ta
 """
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
-from rdzv_core.backend import Entry
 from rdzv_transport import Change, Client, GapError, Reply, Request, StreamEndedError, number_of
 
 from .tree import Tree
+from .wire import FORGOTTEN, read_answer, read_entry
 
 _ALIVE: Final = Request("GET", "/version")
 """Every member answers this by itself."""
@@ -20,13 +19,14 @@ _ALIVE: Final = Request("GET", "/version")
 _SILENCE: Final = 10.0
 """Seconds without a change after which the keys are read: nothing else shows that a member has lost the others."""
 
+_PROMPT: Final = 1.0
+"""Seconds for the head of an answer, which etcd sends at once. A proxy that keeps it back keeps back changes, too: then
+the keys are read as often."""
+
 _GONE: Final = frozenset({"delete", "expire", "compareAndDelete"})
 
 _FULL: Final = 100
 """etcd keeps so many changes for a stream that does not take them; after as many it may have ended."""
-
-_FORGOTTEN: Final = 401
-"""The error code of etcd for an index that is too old."""
 
 
 class Events:
@@ -36,26 +36,8 @@ class Events:
         over: Whether there may be none any more. Another one tells the rest.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        tree: Tree,
-        prefix: str,
-        known: int,
-        timeout: float,
-        read: Callable[..., Mapping[str, Any]],
-        entry: Callable[[Mapping[str, Any]], Entry],
-    ) -> None:
-        """Ask for them, within `timeout` seconds; the answer may come later.
-
-        Args:
-            client: By which etcd is reached.
-            tree: Where the keys are.
-            prefix: Of the keys.
-            known: The index of what is known of them.
-            timeout: See above.
-            read: Makes a JSON object of an answer, which may have the error codes that follit.
-            entry: Makes an entry of a file.
+    def __init__(self, client: Client, tree: Tree, prefix: str, known: int, timeout: float) -> None:
+        """Ask for what has happened since the index `known`, within `timeout` seconds; the answer may come later.
 
         Raises:
             RendezvousConnectionError: No endpoint could be reached.
@@ -63,14 +45,13 @@ class Events:
         self.over = False
         self._known = known
         self._tree = tree
-        self._read = read
-        self._entry = entry
+        self._told = 0
         query = urlencode({"wait": "true", "recursive": "true", "stream": "true", "waitIndex": known + 1})
         request = Request("GET", f"{tree.directory(prefix)}?{query}")
-        self._stream = client.open_stream(request, timeout, self._understand, _ALIVE, may_end=True)
-        self._quiet_until = time.monotonic() + _SILENCE
-        self._told = 0
-        self._has_begun = False
+        self._stream = client.open_stream(
+            request, timeout, self._understand, _ALIVE, may_end=True, begin=self._check_index
+        )
+        self._quiet_until = time.monotonic() + _PROMPT
 
     @property
     def confirmed(self) -> bool:
@@ -86,28 +67,28 @@ class Events:
         """All events that are there; if there is none, wait until `deadline`, or until etcd says anything.
 
         Returns:
-            The events; None: there was none for so long that the keys should be read.
+            The events; None: the keys should be read, since there was none for long, or etcd has ended them.
 
         Raises:
             GapError: There were others before.
             RendezvousConnectionError: The connection broke (`RendezvousDeniedError`: etcd does not let us).
         """
-        changes: list[Change] = []
+        was_confirmed = self.confirmed
         try:
-            changes = [change for one in self._stream.receive(min(deadline, self._quiet_until)) for change in one]
+            told = self._stream.receive(min(deadline, self._quiet_until))
         except StreamEndedError:
             # As after five minutes.
             self.over = True
-        self._check_beginning()
-        self._told += len(changes)
+            return None
+        self._told += len(told)
         self.over = self.over or self._told >= _FULL
         now = time.monotonic()
-        if changes:
-            self._quiet_until = now + _SILENCE
-        elif now >= self._quiet_until:
-            self._quiet_until, self._told = now + _SILENCE, 0
+        if not told and now >= self._quiet_until:
+            self._quiet_until = now + (_SILENCE if self.confirmed else _PROMPT)
             return None
-        return changes
+        if told or self.confirmed != was_confirmed:
+            self._quiet_until = now + _SILENCE
+        return [change for changes in told for change in changes]
 
     def close(self) -> None:
         """Close the connection."""
@@ -117,16 +98,13 @@ class Events:
         """There is nothing to log in to: the password goes with every request."""
         return False
 
-    def _check_beginning(self) -> None:
-        headers = self._stream.headers
-        if headers is not None and not self._has_begun:
-            self._has_begun = True
-            if number_of(headers["x-etcd-index"]) < self._known:
-                # The service may have lost what is known, and count anew.
-                raise GapError
+    def _check_index(self, reply: Reply) -> None:
+        if number_of(reply.headers["x-etcd-index"]) < self._known:
+            # The service may have lost what is known, and count anew.
+            raise GapError
 
     def _understand(self, reply: Reply) -> list[Change]:
-        event = self._read(reply, _FORGOTTEN)
+        event = read_answer(reply, FORGOTTEN)
         if "errorCode" in event:
             raise GapError
         node, index = event["node"], number_of(event["node"]["modifiedIndex"])
@@ -138,7 +116,7 @@ class Events:
         if event["action"] in _GONE:
             return [self._removal(node["key"], index)]
         name = None if node.get("dir") else self._tree.name(node["key"])
-        return [] if name is None else [Change(name, self._entry(node), index)]
+        return [] if name is None else [Change(name, read_entry(node), index)]
 
     def _removal(self, path: str, index: int) -> Change:
         """What it means for keys that the file or directory at `path` is gone."""

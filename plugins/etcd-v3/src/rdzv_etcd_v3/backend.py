@@ -206,6 +206,9 @@ class EtcdLink:
 
         return self.etcd.call("/v3/kv/range", self._keys.under(prefix), timeout, read)
 
+    def open_reading(self, prefix: str, timeout: float) -> None:
+        """There is none: a call may have to log in again."""
+
     def changes(self, prefix: str, known: int, timeout: float) -> Events:
         """Watch what is at or under `prefix`."""
         return Events(self.etcd, self._keys, prefix, known, timeout)

@@ -16,8 +16,9 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_core.turns import Turns
 
 from .client import Client
+from .poll import Poll
 from .prefixes import Prefixes, contains
-from .sockets import LONGEST
+from .sockets import LONGEST, EndpointError
 
 _IDLE_WATCHES: Final = 4
 """How many prefixes keep their stream though no call waits for them now."""
@@ -72,7 +73,7 @@ class Changes(Protocol):
         """All that is there; if there is nothing, wait until `deadline`, or until the service says anything.
 
         Returns:
-            The changes; None: it was silent for so long that the prefix should be read.
+            The changes; None: the prefix should be read, since it was silent for long, or has been ended.
 
         Raises:
             GapError: See there.
@@ -101,6 +102,9 @@ class Source(Protocol):
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
         """See `KeyValueBackend.read_all`."""
+
+    def open_reading(self, prefix: str, timeout: float) -> Poll[Snapshot] | None:
+        """The same as a poll, which a wait that is shorter than a round trip does not lose; None: there is none."""
 
     def changes(self, prefix: str, known: int, timeout: float) -> Changes:
         """Ask, within `timeout` seconds, for what has happened since that revision; the answer may come later.
@@ -140,6 +144,7 @@ class ChangeWatch:
         self._now = Snapshot(revision=0)
         # Whether the prefix must be read before anything else.
         self._doubtful = True
+        self._reading: Poll[Snapshot] | None = None
         self._changes: Changes | None = None
         self._logged_in_again = False
 
@@ -150,10 +155,11 @@ class ChangeWatch:
         return self._turns.wait(lambda: self._news(since), lambda: self._step(deadline), deadline) or since
 
     def close(self) -> None:
-        """End the stream, if there is one; the next wait opens another."""
-        if self._changes is not None:
-            self._changes.close()
-            self._changes = None
+        """End the stream, if there is one, and the reading; the next wait opens others."""
+        for one in (self._changes, self._reading):
+            if one is not None:
+                one.close()
+        self._changes = self._reading = None
 
     def _adopt(self, since: Snapshot) -> None:
         """Go on from what the caller knows, if that is more than we know."""
@@ -180,15 +186,16 @@ class ChangeWatch:
         timeout = min(deadline - time.monotonic(), client.patience)
         with client.forgiving(deadline):
             if self._doubtful:
-                self._read_again(timeout)
+                self._read_again(timeout, deadline)
             elif self._changes is None:
                 self._changes = self._source.changes(self._prefix, self._now.revision, timeout)
             else:
                 self._receive(self._changes, deadline)
 
-    def _read_again(self, timeout: float) -> None:
+    def _read_again(self, timeout: float, deadline: float) -> None:
         before = self._now.revision
-        read = self._source.read_all(self._prefix, timeout)
+        if (read := self._read(timeout, deadline)) is None:
+            return
         fell_back = read.revision < before
         if fell_back:
             self._source.newest = read.revision
@@ -199,6 +206,28 @@ class ChangeWatch:
             self._doubtful = False
             if fell_back or read.revision > self._now.revision:
                 self._now = read
+
+    def _read(self, timeout: float, deadline: float) -> Snapshot | None:
+        """Everything there is; None: it has not come yet."""
+        try:
+            reading = self._reading = self._reading or self._source.open_reading(self._prefix, timeout)
+            answer = None if reading is None else reading.receive(deadline)
+        except EndpointError:
+            assert self._reading is not None  # noqa: S101 - only the reading raises it
+            self._source.client.demote(self._reading.member)
+            reading, answer = None, None
+        except BaseException:
+            self._end_reading()
+            raise
+        if reading is not None and answer is None:
+            return None
+        self._end_reading()
+        return self._source.read_all(self._prefix, timeout) if answer is None else answer[0]
+
+    def _end_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
 
     def _receive(self, changes: Changes, deadline: float) -> None:
         try:
@@ -215,13 +244,14 @@ class ChangeWatch:
     def _take_in(self, changes: Changes, deadline: float) -> None:
         received = changes.receive(deadline)
         self._logged_in_again = self._logged_in_again and not changes.confirmed
+        before = self._now.revision
         if received is None:
             self._doubtful = True
         else:
             self._merge(received)
         if changes.over:
             self.close()
-            if not received:
+            if self._now.revision == before:
                 _pause(changes, deadline)
 
     def _may_go_on(self, error: BaseException, changes: Changes) -> bool:

@@ -129,7 +129,14 @@ class Client(FailoverClient):
         return self.try_members(attempt, timeout)
 
     def open_stream(
-        self, request: Request, timeout: float, read: Callable[[Reply], _T], alive: Request, *, may_end: bool = False
+        self,
+        request: Request,
+        timeout: float,
+        read: Callable[[Reply], _T],
+        alive: Request,
+        *,
+        may_end: bool = False,
+        begin: Callable[[Reply], None] | None = None,
     ) -> Stream[_T]:
         """Ask for an answer that does not end; it need not have begun when this returns.
 
@@ -141,6 +148,7 @@ class Client(FailoverClient):
             read: Makes something of one line of the answer, as in `call`.
             alive: What an endpoint is asked that has been silent for too long. Any answer shows that it lives.
             may_end: Whether the service may end the answer: then that says nothing against its endpoint.
+            begin: Hears of the head of the answer, unless that is an error; may raise what `read` may.
 
         Raises:
             RendezvousConnectionError: No endpoint could be reached (`RendezvousDeniedError`: all refuse us).
@@ -170,6 +178,7 @@ class Client(FailoverClient):
                     fail=fail,
                     patience=self.request_timeout,
                     may_end=may_end,
+                    begin=begin and (lambda reply: self._understand(connection, reply, begin)),
                     closing=opening.pop_all(),
                 )
 

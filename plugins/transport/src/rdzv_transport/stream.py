@@ -45,6 +45,7 @@ class Stream(Generic[_T]):
         fail: Callable[[EndpointError], RendezvousError],
         patience: float,
         may_end: bool,
+        begin: Callable[[Reply], object] | None,
         closing: ExitStack,
     ) -> None:
         """Its request was sent by `connection`.
@@ -56,6 +57,7 @@ class Stream(Generic[_T]):
             fail: Makes the error for the user.
             patience: Seconds that the endpoint may take to answer.
             may_end: Whether the service may end the answer.
+            begin: Hears of the head, in an answer without a body, unless it is that of an error.
             closing: Closes the connection, and lets go of what belongs to it.
         """
         self.opened = time.monotonic()
@@ -65,6 +67,7 @@ class Stream(Generic[_T]):
         self._fail = fail
         self._patience = patience
         self._may_end = may_end
+        self._begin = begin
         self._closing = closing
         self._lines = Lines()
         self._spoke = False
@@ -90,6 +93,9 @@ class Stream(Generic[_T]):
         """
         try:
             lines = [] if self._failure else self._receive(deadline)
+            if self._begin is not None and self.headers is not None:
+                begin, self._begin = self._begin, None
+                begin(self._reply(b""))
             if self._failure and not lines:
                 if self._lines.answer.status not in (0, 200):
                     self._understand(self._reply(bytes(self._lines.answer.rest)))
