@@ -29,7 +29,7 @@ from rdzv.engine import aside
 from rdzv.engine.effects import Coroutine, Emit, SpawnLeader, WaitForChange
 from rdzv.engine.node import Node
 from rdzv.engine.runner import Runner
-from rdzv.hooks import Event, EventKind
+from rdzv.hooks import EventKind
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .forks import said_in_fork
@@ -311,10 +311,10 @@ def test_coroutine_that_ends_late_leaves_no_thread_behind(monkeypatch: pytest.Mo
     node = Node(RendezvousSettings("run", 1, 1, timeout, interval, 3), "memory", time.monotonic)
     over = threading.Event()
 
-    def hook(event: Event) -> None:
+    def hook() -> None:
         over.wait(10)
 
-    driver = Runner(node, MemoryBackend(), hook)
+    driver = Runner(node, MemoryBackend(), lambda events: aside.announce(hook for _ in events))
     heard: list[Exception] = []
 
     def leads(node: Node, term: int) -> Coroutine[None]:

@@ -116,7 +116,7 @@ def test_a_loop_that_had_no_room_begins_with_the_next_call(name: str, monkeypatc
 
 def a_runner(backend: MemoryBackend) -> Runner:
     settings = RendezvousSettings("run", 1, 1, RendezvousTimeout(), timedelta(seconds=0.1), 3)
-    return Runner(Node(settings, "memory", time.monotonic, id="a"), backend, lambda event: None)
+    return Runner(Node(settings, "memory", time.monotonic, id="a"), backend, lambda events: None)
 
 
 def together(*calls: Call) -> Coroutine[Any]:

@@ -136,7 +136,7 @@ def service() -> Iterator[Service]:
     assert all(stream.closed for stream in service.streams)
 
 
-def test_what_is_told_is_merged_and_nothing_is_read(service: Service) -> None:
+def test_what_is_in_stream_is_merged_and_nothing_is_read(service: Service) -> None:
     service.put("p/a")
     service.put("p/b/c")
     since = service.read_all("p", CALL)
@@ -144,31 +144,31 @@ def test_what_is_told_is_merged_and_nothing_is_read(service: Service) -> None:
     stream.tells.put([service.put("p/a"), service.put("p/d"), service.put("other")])
     now = service.wait(since)
     assert now.entries == {name: entry for name, entry in service.entries.items() if name != "other"}
-    # A key, and a folder with everything in it; and what was told before is not told again.
+    # A key, and a folder with everything in it; and what came is not told again.
     gone = [Change("p/d", None, 10), Change("p/b", None, 11, below=True), Change("p/a", None, 2)]
     stream.tells.put(gone)
     assert list(service.wait(now).entries) == ["p/a"]
     assert (service.reads, len(service.streams)) == (1, 1)
 
 
-@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("is_in_stream", [True, False])
 def test_after_long_silence_the_prefix_is_read_and_a_stream_that_missed_something_closed(
-    service: Service, is_told: bool
+    service: Service, is_in_stream: bool
 ) -> None:
     since = service.read_all("p", CALL)
     stream = service.opened(since)
     stream.tells.put(None)
-    if is_told:
+    if is_in_stream:
         assert service.wait(since, 0.05) is since
         stream.tells.put([service.put("p/a")])
     else:
         service.put("p/a")
     now = service.wait(since)
     assert now.entries == service.entries
-    assert stream.closed == (not is_told)
+    assert stream.closed == (not is_in_stream)
     service.opened(now).tells.put([service.put("p/b")])
     assert service.wait(now).entries == service.entries
-    assert (service.reads, len(service.streams)) == (2, 1 if is_told else 2)
+    assert (service.reads, len(service.streams)) == (2, 1 if is_in_stream else 2)
 
 
 @pytest.mark.parametrize("breaks", [True, False])

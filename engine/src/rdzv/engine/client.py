@@ -440,7 +440,7 @@ class RetryingClient:
     def with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
         """Attempt a call, which is given the seconds that it may take, until there is an answer."""
         started = began = time.monotonic()
-        pauses: Pauses | None = None
+        pauses = self._pauses()
         while True:
             try:
                 return call(max(0.001, min(deadline - began, ATTEMPT)))
@@ -448,8 +448,6 @@ class RetryingClient:
                 now = time.monotonic()
                 self._on_error(error, now - began)
                 is_refused = isinstance(error, RendezvousDeniedError)
-                # Not before: nearly every call succeeds at once.
-                pauses = pauses or self._pauses()
                 until = min(deadline, started + pauses.refused()) if is_refused else deadline
                 paused = pauses.within(until - now, error)
                 if paused is None or self._closing.wait(paused):

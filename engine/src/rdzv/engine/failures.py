@@ -171,8 +171,6 @@ class Failures:
     @property
     def refusal(self) -> RendezvousDeniedError | None:
         """Why the service refuses what a loop asks for; None: it does not."""
-        if not self._by_loop:
-            return None
         errors = (failure.error for failure in self._all())
         return next((error for error in errors if isinstance(error, RendezvousDeniedError)), None)
 

@@ -33,18 +33,11 @@ class Runner:
     a slow service delays only the coroutine that waits for it.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        keys: KeyValueBackend,
-        emit: Callable[[Event], None],
-        is_heard: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Drive `node` over `keys`; `emit` hears of every event, unless `is_heard` says that none listens to it."""
+    def __init__(self, node: Node, keys: KeyValueBackend, announce: Callable[[Sequence[Event]], None]) -> None:
+        """Drive `node` over `keys`; `announce` hears of every event, and returns at once."""
         self._node = node
         self._client = RetryingClient(keys, node.id, self._on_connection_error, node.pauses)
-        self._emit = emit
-        self._is_heard = is_heard
+        self._announce = announce
         self._ranks = RankAssignment()
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
@@ -183,11 +176,6 @@ class Runner:
                 return self._call_all(calls)
             case effects.Call():
                 return self._call(effect)
-
-    def _announce(self, events: Sequence[Event]) -> None:
-        # Each burst of events starts a thread, which costs as much as a call to the service.
-        if self._is_heard():
-            aside.announce(partial(self._emit, event) for event in events)
 
     def _call(self, call: effects.Call) -> Any:
         result = call.perform(self._client)

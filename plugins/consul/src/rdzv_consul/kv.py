@@ -142,7 +142,7 @@ class Keys:
         """The address of Consul's leader; empty if there is none now."""
         return self.client.call(Request("GET", self._target("status/leader")), timeout, _text)
 
-    def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot | None]:
+    def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot]:
         """Ask what Consul answers when there is something new: the whole state under the prefix, so that none is missed
         for good."""
         query = {"recurse": "", "index": str(since.revision.index), "wait": f"{_HELD:.0f}s"}

@@ -1,6 +1,6 @@
 """What etcd tells of changes: those under a directory from an index on, until it ends.
 
-Its stream has two traps (etcd's `watcher_hub.go`): of what happened before it was asked it tells one change, and then
+Its stream has two traps (see etcd's `store`): of what happened before it was asked it tells one change, and then
 nothing any more; and it ends without a word where a hundred changes were not taken in time. Both are found here.
 """
 

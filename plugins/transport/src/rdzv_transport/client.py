@@ -75,8 +75,7 @@ class Client(FailoverClient):
         self._headers = dict(headers)
         self._login = login or Present.fixed({})
         self._idle: defaultdict[Member, list[Connection]] = defaultdict(list)
-        self._in_use: set[Connection] = set()
-        self._using = threading.Lock()
+        self._in_use = _InUse()
 
     def call(self, request: Request, timeout: float, read: Callable[[Reply], _T]) -> _T:
         """Ask one endpoint after the other until one answers.
@@ -96,7 +95,7 @@ class Client(FailoverClient):
 
         def attempt(member: Member, deadline: float) -> _T:
             connection = self._connection(member, deadline)
-            with self._used(connection):
+            with self._in_use.using(connection):
                 reply = connection.exchange(request, deadline)
             return self._take(connection, reply, read)
 
@@ -120,7 +119,7 @@ class Client(FailoverClient):
                 connection = self._connection(member, deadline)
                 opening.callback(connection.close)
                 used = opening.enter_context(contextlib.ExitStack())
-                used.enter_context(self._used(connection))
+                used.enter_context(self._in_use.using(connection))
                 connection.ask(request, deadline)
                 opening.pop_all()
                 until = time.monotonic() + held + self.request_timeout
@@ -169,7 +168,7 @@ class Client(FailoverClient):
             with contextlib.ExitStack() as opening:
                 connection = self._connect(member, deadline)
                 opening.callback(connection.close)
-                opening.enter_context(self._used(connection))
+                opening.enter_context(self._in_use.using(connection))
                 connection.send(request, deadline)
                 return Stream(
                     connection,
@@ -192,14 +191,9 @@ class Client(FailoverClient):
 
     def hang_up(self, member: Member) -> None:
         """End the connections to a member, also those in use."""
-        with self._using:
-            for connection in (*self._in_use, *self._idle.pop(member, ())):
-                if connection.member is member:
-                    connection.sock.close()
-
-    def _used(self, connection: Connection) -> "_Used":
-        """For the time in which a connection is used: it is closed if its endpoint is demoted."""
-        return _Used(connection, self._in_use, self._using)
+        for connection in (*self._in_use.all(), *self._idle.pop(member, ())):
+            if connection.member is member:
+                connection.sock.close()
 
     def _take(self, connection: Connection, reply: Reply, read: Callable[[Reply], _T]) -> _T:
         """The result of an answer; its connection is left for the next request."""
@@ -231,14 +225,12 @@ class Client(FailoverClient):
 
     def _is_outdated(self, connection: Connection) -> bool:
         """Whether it shows what stood in files that have changed since it was made."""
-        login = self._login()
-        return not login.items() <= connection.headers.items() or self.sockets.is_outdated(connection.sock)
+        return not self._login().items() <= connection.headers.items() or self.sockets.is_outdated(connection.sock)
 
     def _make_sure_of(self, connection: Connection, cluster: OneCluster, deadline: float) -> None:
-        """Ask one of several endpoints for its cluster before anything else: another one is written nothing, and its
-        errors do not count."""
+        """Ask one of several endpoints for its cluster first: another is written nothing, and its errors pass."""
         try:
-            with self._used(connection):
+            with self._in_use.using(connection):
                 reply = connection.exchange(cluster.question, deadline)
             cluster.check(reply)
             # What else than a failure of the endpoint it may mean, the answer to the request itself will tell.
@@ -286,9 +278,25 @@ class Client(FailoverClient):
         return result
 
 
-class _Used:
-    """See `Client._used`. No generator: each call goes through it."""
+class _InUse:
+    """The connections that are used: they are closed if their endpoint is demoted."""
 
+    def __init__(self) -> None:
+        self._connections: set[Connection] = set()
+        self._lock = threading.Lock()
+
+    def all(self) -> tuple[Connection, ...]:
+        """Those that are used now."""
+        with self._lock:
+            return tuple(self._connections)
+
+    def using(self, connection: Connection) -> "_Use":
+        """For the time in which one is used."""
+        return _Use(connection, self._connections, self._lock)
+
+
+class _Use:
+    # No generator: each call goes through it.
     __slots__ = ("_connection", "_in_use", "_lock")
 
     def __init__(self, connection: Connection, in_use: set[Connection], lock: threading.Lock) -> None:
