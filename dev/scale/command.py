@@ -90,11 +90,12 @@ async def _run(service: Service, arguments: argparse.Namespace) -> bool:
 def _access(service: Service) -> Iterator[Access]:
     """What the nodes call the service with."""
     backend = EtcdV3Backend(parse_endpoints(service.endpoint, 2379), _RUN)
-    with ThreadPoolExecutor(_CALLERS, "call") as pool:
+    with ThreadPoolExecutor(_CALLERS, "call") as pool, ThreadPoolExecutor(1, "leader") as leaders:
         try:
-            yield Access(backend, pool)
+            yield Access(backend, pool, leaders)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            leaders.shutdown(wait=False, cancel_futures=True)
             backend.close()
 
 

@@ -28,10 +28,12 @@ class Access:
     Attributes:
         backend: The backend, which makes the calls.
         pool: The threads on which it makes them.
+        leaders: The thread on which it makes those of the node that leads.
     """
 
     backend: EtcdV3Backend
     pool: Executor
+    leaders: Executor
 
 
 class LoopRunner:
@@ -120,7 +122,10 @@ class LoopRunner:
                 # The pool bounds how many are on their way.
                 return await asyncio.gather(*map(self._perform, calls))
             case effects.Call():
-                result = await self._loop.run_in_executor(self._access.pool, self._make, effect, time.monotonic())
+                # The leader has a machine of its own elsewhere: behind the calls of all others here, each of its steps
+                # would take seconds, in which the others do nothing but keep their leases alive.
+                pool = self._access.leaders if self._node.leading else self._access.pool
+                result = await self._loop.run_in_executor(pool, self._make, effect, time.monotonic())
                 if effect.is_contact:
                     self._node.connection.on_contact()
                 return result
