@@ -35,7 +35,8 @@ class LoopWatch(ChangeWatch):
 
     def fileno(self) -> int:
         """The socket of the watch; -1: it was closed, which the next step finds out."""
-        stream: Any = self._changes and self._changes._stream
+        changes: Any = self._changes
+        stream: Any = changes and changes._stream
         return int(stream._connection.sock._sock.fileno())
 
 
