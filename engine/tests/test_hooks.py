@@ -7,6 +7,7 @@ from rdzv_core import plugins
 from rdzv_core.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
 
 from rdzv import hooks
+from rdzv.engine import aside
 from rdzv.engine.records import NodeRecord
 from rdzv.hooks import Event, EventKind, hookimpl
 
@@ -113,6 +114,22 @@ def test_installed_hooks_are_loaded_once_and_called(install: Install) -> None:
     hooks.emit(EVENT)
     hooks.emit(EVENT)
     assert sys.modules["acme_hooks"].seen == [EVENT, EVENT]
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_events_are_announced_aside_if_any_plugin_takes_them(
+    is_taken: bool, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    if is_taken:
+        hooks.register_hooks(Recorder(calls, "one"))
+    announced: list[list[Any]] = []
+    monkeypatch.setattr(aside, "announce", lambda events: announced.append(list(events)))
+    hooks.announce([EVENT, EVENT])
+    assert [len(events) for events in announced] == ([2] if is_taken else [])
+    for event in (one for events in announced for one in events):
+        event()
+    assert calls == [("one", EVENT)] * (2 if is_taken else 0)
 
 
 def test_one_module_may_bring_a_backend_and_other_hooks(install: Install) -> None:

@@ -264,6 +264,11 @@ class TestRest:
         observer.end("a")
         assert observer.rest(["a", "b"], 1000.5) == SCAN
 
+    def test_with_a_short_interval_it_is_short_enough_for_the_next_look_to_be_in_time(self) -> None:
+        observer = OneLease(FEW, interval=0.2)
+        observer.observe("a", 1, TTL, 1000.0)
+        assert observer.rest(["a"], 1000.19) == 0.05
+
     @pytest.mark.parametrize(("now", "rests"), [(1000.7, 0.1), (1000.75, 0.1), (1000.76, SCAN)])
     def test_it_is_neither_none_nor_for_what_is_over(self, now: float, rests: float) -> None:
         observer = OneLease(FEW)

@@ -7,7 +7,7 @@ loaded before the first hook is called. One that fails keeps it from no other.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
@@ -18,6 +18,8 @@ import pluggy
 from rdzv_core.errors import RendezvousError, RendezvousParameterError
 from rdzv_core.plugins import naming_package
 from rdzv_core.text import printable
+
+from .engine import aside
 
 if TYPE_CHECKING:
     from .engine.records import NodeRecord
@@ -211,9 +213,11 @@ def emit(event: Event) -> None:
             logger.exception("The plugin '%s' failed to take the event %s.", name, event)
 
 
-def are_events_taken() -> bool:
-    """Whether any plugin takes events: for none, nothing has to run aside."""
-    return bool(plugin_manager().hook.rdzv_event.get_hookimpls())
+def announce(events: Iterable[Event]) -> None:
+    """Emit events, one after the other, on a thread that holds up no node."""
+    # For none that takes them no thread is started: it costs as much as a call to the service.
+    if plugin_manager().hook.rdzv_event.get_hookimpls():
+        aside.announce(partial(emit, event) for event in events)
 
 
 def assign_ranks(arrived: "Sequence[NodeRecord]", previous: Sequence[str]) -> Sequence[str] | None:

@@ -159,8 +159,6 @@ class Failures:
     @property
     def lasting(self) -> RendezvousError | None:
         """What keeps a loop from going on; None: nothing, or not for long yet."""
-        if not self._by_loop:  # as nearly always, and it is asked at every step
-            return None
         return next((failure.error for failure in self._all() if failure.lasts), None)
 
     @property

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import timedelta
@@ -17,11 +17,10 @@ from rdzv_core.store import Store
 from rdzv_core.threads import in_thread
 
 from .. import hooks
-from ..hooks import Event
 from ..outcome import Outcome
 from ..settings import RendezvousSettings, RendezvousTimeout
 from ..shortages import outlast
-from . import aside, drain, join, keep_alive, leave, report, watch
+from . import drain, join, keep_alive, leave, report, watch
 from .address import announced, own_address
 from .aside import node_logger, speaking_aside
 from .effects import Coroutine
@@ -55,12 +54,6 @@ def create_handler(
         RendezvousParameterError: An option has a value that cannot be used.
     """
     return DynamicRendezvousHandler(RendezvousSettings.from_parameters(params), backend, store, params.local_addr)
-
-
-def _announce(events: Sequence[Event]) -> None:
-    # Each burst of events starts a thread, which costs as much as a call to the service.
-    if hooks.are_events_taken():
-        aside.announce(partial(hooks.emit, event) for event in events)
 
 
 class DynamicRendezvousHandler(RendezvousHandler):
@@ -127,7 +120,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         keys = with_keys(backend)
         self._node = Node(settings, keys.name, time.monotonic, creates_at_once=keys.creates_at_once)
         self._keys = with_leases(keys, settings, self._node.observers)
-        self._runner = Runner(self._node, self._keys, _announce)
+        self._runner = Runner(self._node, self._keys, hooks.announce)
         self._view = NodeView(self._node, self._runner.member_until)
         self._lifetime = Lifetime(settings.run)
         self._rounds = Rounds(settings, run_store(store, keys), self._runner, self._lifetime)

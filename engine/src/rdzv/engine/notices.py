@@ -221,8 +221,6 @@ def nodes_that_drain(control: DecodedSnapshot) -> frozenset[str]:
 
 def read_notices(control: DecodedSnapshot) -> Notices:
     """The notices in a snapshot of ``control``. What cannot be read is left out, and logged."""
-    if not notice_keys(control, DRAINS, FAILURES, QUARANTINES):  # as nearly always
-        return NONE
     drains = dict(_read(DrainNotice, control, DRAINS))
     first = _read(Failure, control, FAILURES)
     failures = {number: one for name, one in first if (number := number_of(name)) is not None}

@@ -58,7 +58,7 @@ def is_out(node: Node) -> bool:
     """Whether this node, which waits for a world, takes no further part, as far as it knows: it has to pay a restart,
     and has none left."""
     record = node.registration.record
-    return record is not None and node.is_waiting() and eligibility.is_out(record, node.run.notices)
+    return record is not None and record.last_round == node.round and eligibility.is_out(record, node.run.notices)
 
 
 def out_until(node: Node) -> float:
