@@ -87,6 +87,7 @@ class Service:
         entries: What it holds.
         revision: Of that.
         reads: How often it was read.
+        timeout: Seconds that its last reading had.
         reading: What is read as a poll; None: nothing is.
     """
 
@@ -96,12 +97,14 @@ class Service:
         self.entries: dict[str, Entry] = {}
         self.revision = 1
         self.reads = 0
+        self.timeout = CALL
         self.reading: Late | None = None
         self.streams: list[Told] = []
         self.watches = ChangeWatches(self)
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
         self.reads += 1
+        self.timeout = timeout
         self.newest = max(self.newest, self.revision)
         return Snapshot(dict(self.entries), self.revision)
 
@@ -182,6 +185,7 @@ def test_a_reading_is_gone_on_with_by_the_next_wait(service: Service, breaks: bo
     for _ in range(3):
         assert service.wait(since, 0.01) is since
     assert service.wait(since, 0.01).entries == service.entries
+    assert service.timeout <= (0.01 if breaks else CALL), "what the reading took is gone"
     assert (late.closed, late.waits, service.reads) == (True, 0, 2)
 
 

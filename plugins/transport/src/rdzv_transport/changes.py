@@ -222,7 +222,9 @@ class ChangeWatch:
         if reading is not None and answer is None:
             return None
         self._end_reading()
-        return self._source.read_all(self._prefix, timeout) if answer is None else answer[0]
+        if answer is not None:
+            return answer[0]
+        return self._source.read_all(self._prefix, min(timeout, deadline - time.monotonic()))
 
     def _end_reading(self) -> None:
         if self._reading is not None:
