@@ -61,6 +61,7 @@ class Late:
     service: "Service"
     waits: int
     breaks: bool = False
+    answer: Snapshot | None = None
     closed: bool = False
 
     @property
@@ -74,7 +75,7 @@ class Late:
             return None
         if self.breaks:
             raise EndpointError("it broke", applied=True)
-        return (self.service.read_all("p", CALL),)
+        return (self.answer or self.service.read_all("p", CALL),)
 
     def close(self) -> None:
         self.closed = True
@@ -187,6 +188,19 @@ def test_a_reading_is_gone_on_with_by_the_next_wait(service: Service, breaks: bo
     assert service.wait(since, 0.01).entries == service.entries
     assert service.timeout <= (0.01 if breaks else CALL), "what the reading took is gone"
     assert (late.closed, late.waits, service.reads) == (True, 0, 2)
+
+
+def test_a_reading_that_is_older_than_what_a_caller_has_read_meanwhile_is_only_late(service: Service) -> None:
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    service.reading = Late(service, 2, answer=since)
+    stream.tells.put(None)
+    assert service.wait(since, 0.01) is since
+    service.put("p/a")
+    now = service.read_all("p", CALL)
+    assert service.wait(now, 0.01) is now
+    stream.tells.put([service.put("p/b")])
+    assert service.wait(now).entries == service.entries
 
 
 def test_after_a_gap_the_prefix_is_read_and_another_stream_opened(service: Service) -> None:

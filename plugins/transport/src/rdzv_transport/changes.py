@@ -145,6 +145,8 @@ class ChangeWatch:
         # Whether the prefix must be read before anything else.
         self._doubtful = True
         self._reading: Poll[Snapshot] | None = None
+        # What was known when the reading was asked for.
+        self._asked_at = 0
         self._changes: Changes | None = None
         self._logged_in_again = False
 
@@ -193,19 +195,22 @@ class ChangeWatch:
                 self._receive(self._changes, deadline)
 
     def _read_again(self, timeout: float, deadline: float) -> None:
-        before = self._now.revision
+        if self._reading is None:
+            self._asked_at = self._now.revision
         if (read := self._read(timeout, deadline)) is None:
             return
-        fell_back = read.revision < before
+        # A caller may have brought newer news since it was asked: then it is only late.
+        fell_back = read.revision < self._asked_at
         if fell_back:
             self._source.newest = read.revision
-        if fell_back or read.entries != self._now.entries:
-            # The service lost what it had, and what the stream waits for may never come; or it has not told this.
-            self.close()
         with self._turns.changed:
             self._doubtful = False
-            if fell_back or read.revision > self._now.revision:
-                self._now = read
+            if not fell_back and read.revision <= self._now.revision:
+                return
+            before, self._now = self._now, read
+        if fell_back or read.entries != before.entries:
+            # The service lost what it had, and what the stream waits for may never come; or it has not told this.
+            self.close()
 
     def _read(self, timeout: float, deadline: float) -> Snapshot | None:
         """Everything there is; None: it has not come yet."""
