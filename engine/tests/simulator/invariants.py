@@ -321,6 +321,13 @@ class Invariants:
                 raise Violation(7, f"{self._leads} is elected although it has left")
             self._context.trace.log("{} leads", self._leads)
 
+    def removed(self, key: str) -> None:
+        """A key is gone from the service: its lease has ended, or a node has removed it."""
+        if key == LEADER_KEY:
+            self._leads = ""
+            # What stood there kept out the claims of those that have left, which may arrive still.
+            self._left_to_another |= {one.name for one in self._context.machines if one.ended}
+
     def _check_resigning(self, writer: str) -> None:
         """A node that resigns takes the lead from no other; one whose lease has ended does not have it any more.
 

@@ -83,7 +83,8 @@ class SimulatedService(KeyValueBackend):
         calls: How many calls of each kind it has answered.
         bytes: How many bytes of keys and values went in and out.
         wrote: Called after each write.
-        lost: Called with the keys that have vanished with their lease.
+        lost: Called with the keys that vanish with their lease.
+        removed: Called after a key was removed, for whatever reason.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.LEASE, Capability.DURABLE})
@@ -118,6 +119,7 @@ class SimulatedService(KeyValueBackend):
         self.creates_at_once = creates_at_once
         self.wrote: Callable[[str, bytes], None] = lambda key, value: None
         self.lost: Callable[[list[str]], None] = lambda keys: None
+        self.removed: Callable[[str], None] = lambda key: None
 
     @property
     def name(self) -> str:
@@ -323,6 +325,7 @@ class SimulatedService(KeyValueBackend):
             del folder.keys[key]
             self._hang(key, None)
             self._changed(folder, len(key))
+            self.removed(key)
 
     def _look_at(self, lease: "_SimulatedLease") -> None:
         """End a lease whose time is over; else look again when it will be."""

@@ -62,6 +62,7 @@ class Simulation:
         self.patience = Patience(self.context, self.invariants)
         self.context.service.wrote = self.invariants.wrote
         self.context.service.lost = lambda keys: self.context.trace.log("a lease runs out, with {}", ", ".join(keys))
+        self.context.service.removed = self.invariants.removed
         self.settled_in = 0.0
         self.left: frozenset[str] = frozenset()
         self.name: Callable[[int], str] = "n{}".format

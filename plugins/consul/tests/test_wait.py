@@ -8,7 +8,7 @@ from rdzv_conformance.freezes import check_freeze_is_outlasted, check_silence_is
 from rdzv_conformance.meanwhile import follow, in_background, open_files
 from rdzv_conformance.servers import ConsulServer
 from rdzv_core.backend import ABSENT, ANY
-from rdzv_transport import watches
+from rdzv_transport import polls
 
 from rdzv_consul import kv
 
@@ -51,7 +51,7 @@ def test_waiting_for_nothing_beside_a_busy_key_is_one_call(
 ) -> None:
     """Consul answers a query for an empty prefix at every write nearby."""
     # Longer than a write takes on a busy machine.
-    monkeypatch.setattr(watches, "PAUSE", 0.2)
+    monkeypatch.setattr(polls, "PAUSE", 0.2)
     waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
     since = waiter.read_all("nothing", timeout=CALL)
     before = consul.calls()
@@ -62,7 +62,7 @@ def test_waiting_for_nothing_beside_a_busy_key_is_one_call(
             writer.put("busy", b"%d" % number, expect=ANY, timeout=CALL)
             number += 1
         assert waited.result() is since
-    most = (time.monotonic() - began) / watches.PAUSE
+    most = (time.monotonic() - began) / polls.PAUSE
     calls = consul.calls() - before
     assert calls["GET kv"] <= most + 2
     assert number > most

@@ -76,6 +76,19 @@ def test_waits_for_many_keys_leave_few_streams(shared_etcd: EtcdServer, connect:
     assert open_files() - files <= 9, "a stream that no call waits for has a connection still"
 
 
+def test_a_last_write_that_is_none_of_ours_begins_no_stream_after_the_other(
+    etcd: EtcdServer, connect: Connect
+) -> None:
+    """A stream begins with the last write of all where that came after what is known."""
+    backend = connect(etcd.get_endpoint())
+    since = backend.read_all("quiet", timeout=CALL)
+    request(etcd, "PUT", "/rdzv/run/quiet/foreign", value="1")
+    before = etcd.calls()
+    assert backend.wait("quiet", since, timeout=1) is since
+    calls = etcd.calls() - before
+    assert (calls["v2 WATCH"], calls["v2 QGET"]) == (2, 1)
+
+
 def test_a_history_that_was_forgotten(etcd: EtcdServer, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """etcd remembers a thousand changes of all its keys; an open stream outlasts that."""
     monkeypatch.setattr(events, "_SILENCE", 1.0)

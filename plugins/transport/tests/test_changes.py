@@ -3,9 +3,10 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,13 +14,13 @@ from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
-from rdzv_transport import Change, ChangeWatches, Client, EndpointError, GapError, Member, changes
+from rdzv_transport import Change, Changes, ChangeWatch, Client, EndpointError, GapError, Member, Watches, changes
 
 CALL = 5.0
 
 
 @dataclass
-class Told:
+class Told(Changes):
     """A stream: what the test lets it tell.
 
     Attributes:
@@ -30,18 +31,18 @@ class Told:
     """
 
     known: int
-    tells: "queue.Queue[Sequence[Change] | Exception | None]" = field(default_factory=queue.Queue)
+    tells: "queue.Queue[list[Change] | Exception | None]" = field(default_factory=queue.Queue)
     confirmed: bool = False
     age: float = 10.0
     over: bool = False
     closed: bool = False
     has_login: bool = False
 
-    def receive(self, deadline: float) -> Sequence[Change] | None:
+    def receive(self, deadline: float) -> list[Change] | None:
         try:
             told = self.tells.get(timeout=max(0.0, min(deadline - time.monotonic(), CALL)))
         except queue.Empty:
-            return ()
+            return []
         if isinstance(told, Exception):
             raise told
         self.confirmed = True
@@ -101,7 +102,7 @@ class Service:
         self.timeout = CALL
         self.reading: Late | None = None
         self.streams: list[Told] = []
-        self.watches = ChangeWatches(self)
+        self.watches = Watches(partial(ChangeWatch, self))
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
         self.reads += 1
@@ -201,6 +202,47 @@ def test_a_reading_that_is_older_than_what_a_caller_has_read_meanwhile_is_only_l
     assert service.wait(now, 0.01) is now
     stream.tells.put([service.put("p/b")])
     assert service.wait(now).entries == service.entries
+
+
+def test_a_reading_settles_no_doubt_that_came_after_its_begin(service: Service) -> None:
+    service.reading = first = Late(service, 3, answer=Snapshot({}, 1))
+    nothing = Snapshot()
+    assert service.wait(nothing, 0.01) is nothing
+    # A caller brings what is known: the reading that is under way is not needed any more.
+    service.put("p/a")
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    service.reading = second = Late(service, 3)
+    stream.tells.put(None)
+    assert service.wait(since, 0.01) is since
+    assert (first.closed, first.waits, second.waits) == (True, 2, 2)
+    # Nor is one, whose answer may be older than what another client has read.
+    later = Snapshot({"p/z": Entry(b"z", 70, 70)}, 70)
+    service.reading = third = Late(service, 3)
+    assert service.wait(later, 0.01) is later
+    assert service.wait(later, 0.01) is later
+    assert (second.closed, second.waits, third.waits) == (True, 2, 1)
+    assert service.wait(later, 0.01).entries == service.entries
+    assert third.closed
+
+
+def test_an_interrupt_leaves_no_reading_that_was_answered(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    first = service.reading = Late(service, 1)
+    stream.tells.put(None)
+
+    def interrupted() -> None:
+        first.closed = True
+        service.reading = Late(service, 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(first, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        service.wait(since, 0.01)
+    service.put("p/a")
+    assert service.wait(since, 0.01).entries == service.entries
+    assert first.waits == 0
 
 
 def test_after_a_gap_the_prefix_is_read_and_another_stream_opened(service: Service) -> None:

@@ -777,6 +777,22 @@ def test_a_refusal_of_a_secret_that_has_changed_is_none(logged_in: tuple[Service
     assert service.told == "newer"
 
 
+def test_what_has_come_of_a_poll_is_not_late_because_it_is_taken_up_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rdzv_transport.poll._PIECES", 5.0)
+    body = b"x" * (1 << 20)
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+        # It is late at once.
+        with closing(Client("Echo", (endpoint,), lambda reply: None, headers={}, request_timeout=0.0)) as client:
+            poll = client.open_poll(GET, 0.0, 5, lambda reply: len(reply.body))
+            with listener.accept()[0] as asked:
+                asked.recv(1 << 16)
+                sent = pool.submit(asked.sendall, answer)
+                assert poll.receive(_soon()) == (len(body),)
+                sent.result(5)
+
+
 @pytest.fixture
 def two_clusters(serve: Serve) -> Iterator[tuple[Service, Service, Client]]:
     first, second = serve(), serve()

@@ -5,11 +5,23 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from rdzv_core.backend import Entry, PutOutcome, PutResult, Snapshot
-from rdzv_transport import Client, Poll, Reply, ReplyLostError, Request, Revision, Watches, contains, number_of
+from rdzv_transport import (
+    Client,
+    Poll,
+    PollWatch,
+    Reply,
+    ReplyLostError,
+    Request,
+    Revision,
+    Watches,
+    contains,
+    number_of,
+)
 
 from .refusals import Refusals
 
@@ -40,7 +52,7 @@ class Keys:
         self._common = {"Namespace": namespace} if namespace else {}
         self._everywhere = {"dc": datacenter} if datacenter else {}
         self._may_read = False
-        self._watches = Watches(client, self.read_all, self._open_poll)
+        self._watches = Watches(partial(PollWatch, client, self.read_all, self._open_poll))
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """Read one key."""

@@ -8,7 +8,7 @@ import time
 from typing import Final
 from urllib.parse import urlencode
 
-from rdzv_transport import Change, Client, GapError, Reply, Request, StreamEndedError, number_of
+from rdzv_transport import Change, Changes, Client, GapError, Reply, Request, StreamEndedError, number_of
 
 from .tree import Tree
 from .wire import FORGOTTEN, read_answer, read_entry
@@ -29,12 +29,8 @@ _FULL: Final = 100
 """etcd keeps so many changes for a stream that does not take them; after as many it may have ended."""
 
 
-class Events:
-    """The events under `prefix`. One thread at a time may receive.
-
-    Attributes:
-        over: Whether there may be none any more. Another one tells the rest.
-    """
+class Events(Changes):
+    """The events under `prefix`."""
 
     def __init__(self, client: Client, tree: Tree, prefix: str, known: int, timeout: float) -> None:
         """Ask for what has happened since the index `known`, within `timeout` seconds; the answer may come later.
@@ -42,37 +38,21 @@ class Events:
         Raises:
             RendezvousConnectionError: No endpoint could be reached.
         """
-        self.over = False
         self._known = known
         self._tree = tree
         self._told = 0
         query = urlencode({"wait": "true", "recursive": "true", "stream": "true", "waitIndex": known + 1})
         request = Request("GET", f"{tree.directory(prefix)}?{query}")
-        self._stream = client.open_stream(
-            request, timeout, self._understand, _ALIVE, may_end=True, begin=self._check_index
+        super().__init__(
+            client.open_stream(request, timeout, self._understand, _ALIVE, may_end=True, begin=self._check_index)
         )
         self._quiet_until = time.monotonic() + _PROMPT
 
     @property
     def confirmed(self) -> bool:
-        """Whether etcd has answered."""
         return self._stream.headers is not None
 
-    @property
-    def age(self) -> float:
-        """Seconds since they were asked for."""
-        return time.monotonic() - self._stream.opened
-
     def receive(self, deadline: float) -> list[Change] | None:
-        """All events that are there; if there is none, wait until `deadline`, or until etcd says anything.
-
-        Returns:
-            The events; None: the keys should be read, since there was none for long, or etcd has ended them.
-
-        Raises:
-            GapError: There were others before.
-            RendezvousConnectionError: The connection broke (`RendezvousDeniedError`: etcd does not let us).
-        """
         was_confirmed = self.confirmed
         try:
             told = self._stream.receive(min(deadline, self._quiet_until))
@@ -90,14 +70,6 @@ class Events:
             self._quiet_until = now + _SILENCE
         return [change for changes in told for change in changes]
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._stream.close()
-
-    def log_in_again(self) -> bool:
-        """There is nothing to log in to: the password goes with every request."""
-        return False
-
     def _check_index(self, reply: Reply) -> None:
         if number_of(reply.headers["x-etcd-index"]) < self._known:
             # The service may have lost what is known, and count anew.
@@ -112,11 +84,17 @@ class Events:
         if index < asked_at:
             raise GapError
         # One that happened before etcd was asked, the last thing of all: it tells no other.
-        self.over = self.over or index == asked_at
+        is_last = index == asked_at
+        self.over = self.over or is_last
         if event["action"] in _GONE:
             return [self._removal(node["key"], index)]
         name = None if node.get("dir") else self._tree.name(node["key"])
-        return [] if name is None else [Change(name, read_entry(node), index)]
+        if name is not None:
+            return [Change(name, read_entry(node), index)]
+        if is_last:
+            # None of ours: the next stream would begin with it again.
+            raise GapError
+        return []
 
     def _removal(self, path: str, index: int) -> Change:
         """What it means for keys that the file or directory at `path` is gone."""

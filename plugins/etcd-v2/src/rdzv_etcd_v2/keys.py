@@ -1,16 +1,17 @@
-"""etcd's keys and values: what its v2 API is asked, and what its JSON means."""
+"""etcd's keys and values: what its v2 API is asked."""
 
 import binascii
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from rdzv_core.backend import ANY, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
 from rdzv_core.errors import RendezvousConnectionError
-from rdzv_transport import ChangeWatches, Client, Poll, Reply, ReplyLostError, Request, number_of
+from rdzv_transport import ChangeWatch, Client, Poll, Reply, ReplyLostError, Request, Watches, number_of
 
 from .events import Events
 from .tree import Tree, files
@@ -38,7 +39,7 @@ class Keys:
         self._ttl = {} if ttl is None else {"ttl": str(ttl)}
         self._kept = time.monotonic()
         self._keeping = threading.Lock()
-        self._watches = ChangeWatches(self)
+        self._watches = Watches(partial(ChangeWatch, self))
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """Read one key."""

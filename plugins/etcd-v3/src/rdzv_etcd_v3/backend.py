@@ -5,13 +5,14 @@ import math
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.keys import escape
-from rdzv_transport import ChangeWatches, NetworkBackend, Present, ReplyLostError, number_of
+from rdzv_transport import ChangeWatch, NetworkBackend, Present, ReplyLostError, Watches, number_of
 
 from .client import Client
 from .cluster import one_cluster
@@ -184,7 +185,7 @@ class EtcdLink:
         self.etcd = etcd
         self.client = etcd.http
         self._keys = keys
-        self._watches = ChangeWatches(self)
+        self._watches = Watches(partial(ChangeWatch, self))
 
     @property
     def newest(self) -> int:

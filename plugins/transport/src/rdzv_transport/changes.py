@@ -6,9 +6,9 @@ compared: the last state is never missed.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Protocol
 
 from rdzv_core.backend import Entry, Snapshot
@@ -17,11 +17,9 @@ from rdzv_core.turns import Turns
 
 from .client import Client
 from .poll import Poll
-from .prefixes import Prefixes, contains
-from .sockets import LONGEST, EndpointError
-
-_IDLE_WATCHES: Final = 4
-"""How many prefixes keep their stream though no call waits for them now."""
+from .prefixes import contains
+from .sockets import EndpointError
+from .stream import Stream
 
 _HASTE: Final = 1.0
 """A stream that breaks sooner than this, in seconds, is not opened again at once: the caller slows us down."""
@@ -51,25 +49,30 @@ class Change:
     below: bool = False
 
 
-class Changes(Protocol):
+class Changes(ABC):
     """What happens under a prefix, until it ends. One thread at a time may receive.
 
     Attributes:
-        confirmed: Whether the service has answered.
-        age: Seconds since it was opened.
         over: Whether it tells nothing more, or may not. Another one tells the rest.
     """
 
-    @property
-    def confirmed(self) -> bool: ...
+    over = False
+
+    def __init__(self, stream: Stream[list[Change]]) -> None:
+        """They come by `stream`."""
+        self._stream = stream
 
     @property
-    def age(self) -> float: ...
+    @abstractmethod
+    def confirmed(self) -> bool:
+        """Whether the service has answered."""
 
     @property
-    def over(self) -> bool: ...
+    def age(self) -> float:
+        """Seconds since they were asked for."""
+        return time.monotonic() - self._stream.opened
 
-    def receive(self, deadline: float) -> Sequence[Change] | None:
+    def receive(self, deadline: float) -> list[Change] | None:
         """All that is there; if there is nothing, wait until `deadline`, or until the service says anything.
 
         Returns:
@@ -79,12 +82,15 @@ class Changes(Protocol):
             GapError: See there.
             RendezvousConnectionError: It ended or is broken (`RendezvousDeniedError`: the service does not let us).
         """
+        return [change for changes in self._stream.receive(deadline) for change in changes]
 
     def close(self) -> None:
         """Close the connection."""
+        self._stream.close()
 
     def log_in_again(self) -> bool:
         """Have the next one log in anew; False if there is nothing to log in with."""
+        return False
 
 
 class Source(Protocol):
@@ -114,21 +120,30 @@ class Source(Protocol):
         """
 
 
-class ChangeWatches:
-    """The watches of one source: what every prefix is waited for with."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Doubt:
+    """While there is one, the prefix must be read before anything else.
 
-    def __init__(self, source: Source) -> None:
-        self._watches = Prefixes(partial(ChangeWatch, source), ChangeWatch.close, idle=_IDLE_WATCHES)
+    Attributes:
+        about: The newest revision that is known, perhaps of a service that has lost it since.
+    """
 
-    def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`. The first wait for a prefix costs one call, those that follow none."""
-        deadline = time.monotonic() + min(timeout, LONGEST)
-        with self._watches.using(prefix) as watch:
-            return watch.wait(since, deadline)
+    about: int
 
-    def close(self) -> None:
-        """End every stream that no call waits for."""
-        self._watches.close()
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The prefix is being read.
+
+    Attributes:
+        doubt: What it settles: none that came after it had begun.
+        known: The newest revision of which we knew when it began.
+        poll: What its answer comes by, perhaps after several waits; None: a call.
+    """
+
+    doubt: _Doubt
+    known: int
+    poll: Poll[Snapshot] | None
 
 
 class ChangeWatch:
@@ -142,11 +157,8 @@ class ChangeWatch:
         self._prefix = prefix
         self._turns = Turns()
         self._now = Snapshot(revision=0)
-        # Whether the prefix must be read before anything else.
-        self._doubtful = True
-        self._reading: Poll[Snapshot] | None = None
-        # What was known when the reading was asked for.
-        self._asked_at = 0
+        self._doubt: _Doubt | None = _Doubt(0)
+        self._reading: _Reading | None = None
         self._changes: Changes | None = None
         self._logged_in_again = False
 
@@ -158,26 +170,26 @@ class ChangeWatch:
 
     def close(self) -> None:
         """End the stream, if there is one, and the reading; the next wait opens others."""
-        for one in (self._changes, self._reading):
-            if one is not None:
-                one.close()
-        self._changes = self._reading = None
+        changes, self._changes = self._changes, None
+        if changes is not None:
+            changes.close()
+        self._end_reading()
 
     def _adopt(self, since: Snapshot) -> None:
         """Go on from what the caller knows, if that is more than we know."""
         if type(since.revision) is not int or since.revision <= self._now.revision:
             return
         if not self._now.revision:
-            self._now, self._doubtful = since, False
+            self._now, self._doubt = since, None
         elif since.revision <= self._source.newest:
             self._now = since
-        else:
-            self._doubtful = True
+        elif self._doubt is None or self._doubt.about < since.revision:
+            self._doubt = _Doubt(since.revision)
 
     def _news(self, since: Snapshot) -> Snapshot | None:
         """What a caller who knows `since` should see, if it differs, or the service has lost what he knows."""
         fell_back = type(since.revision) is int and self._now.revision < since.revision
-        if not self._doubtful and (fell_back or self._now.entries != since.entries):
+        if self._doubt is None and (fell_back or self._now.entries != since.entries):
             return self._now
         self._source.client.check_open()
         return None
@@ -187,24 +199,28 @@ class ChangeWatch:
         client = self._source.client
         timeout = min(deadline - time.monotonic(), client.patience)
         with client.forgiving(deadline):
-            if self._doubtful:
-                self._read_again(timeout, deadline)
+            if self._doubt is not None:
+                self._read_again(self._doubt, timeout, deadline)
             elif self._changes is None:
                 self._changes = self._source.changes(self._prefix, self._now.revision, timeout)
             else:
                 self._receive(self._changes, deadline)
 
-    def _read_again(self, timeout: float, deadline: float) -> None:
-        if self._reading is None:
-            self._asked_at = self._now.revision
-        if (read := self._read(timeout, deadline)) is None:
+    def _read_again(self, doubt: _Doubt, timeout: float, deadline: float) -> None:
+        if self._reading is None or self._reading.doubt is not doubt:
+            self._end_reading()
+            known = self._now.revision
+            self._reading = _Reading(doubt, known, self._source.open_reading(self._prefix, timeout))
+        known = self._reading.known
+        if (read := self._read(self._reading.poll, timeout, deadline)) is None:
             return
         # A caller may have brought newer news since it was asked: then it is only late.
-        fell_back = read.revision < self._asked_at
+        fell_back = read.revision < known
         if fell_back:
             self._source.newest = read.revision
         with self._turns.changed:
-            self._doubtful = False
+            if self._doubt is doubt:
+                self._doubt = None
             if not fell_back and read.revision <= self._now.revision:
                 return
             before, self._now = self._now, read
@@ -212,36 +228,34 @@ class ChangeWatch:
             # The service lost what it had, and what the stream waits for may never come; or it has not told this.
             self.close()
 
-    def _read(self, timeout: float, deadline: float) -> Snapshot | None:
+    def _read(self, poll: Poll[Snapshot] | None, timeout: float, deadline: float) -> Snapshot | None:
         """Everything there is; None: it has not come yet."""
+        answer: tuple[Snapshot] | None = None
         try:
-            reading = self._reading = self._reading or self._source.open_reading(self._prefix, timeout)
-            answer = None if reading is None else reading.receive(deadline)
+            if poll is not None and (answer := poll.receive(deadline)) is None:
+                return None
         except EndpointError:
-            assert self._reading is not None  # noqa: S101 - only the reading raises it
-            self._source.client.demote(self._reading.member)
-            reading, answer = None, None
+            assert poll is not None  # noqa: S101 - only the poll raises it
+            self._source.client.demote(poll.member)
         except BaseException:
             self._end_reading()
             raise
-        if reading is not None and answer is None:
-            return None
         self._end_reading()
         if answer is not None:
             return answer[0]
         return self._source.read_all(self._prefix, min(timeout, deadline - time.monotonic()))
 
     def _end_reading(self) -> None:
-        if self._reading is not None:
-            self._reading.close()
-            self._reading = None
+        reading, self._reading = self._reading, None
+        if reading is not None and reading.poll is not None:
+            reading.poll.close()
 
     def _receive(self, changes: Changes, deadline: float) -> None:
         try:
             self._take_in(changes, deadline)
         except BaseException as error:
             # What was received and not merged (an interrupt may come in between) will not come again.
-            self._doubtful = True
+            self._doubt = _Doubt(self._now.revision)
             self.close()
             if isinstance(error, GapError):
                 _pause(changes, deadline)
@@ -253,7 +267,7 @@ class ChangeWatch:
         self._logged_in_again = self._logged_in_again and not changes.confirmed
         before = self._now.revision
         if received is None:
-            self._doubtful = True
+            self._doubt = _Doubt(self._now.revision)
         else:
             self._merge(received)
         if changes.over:

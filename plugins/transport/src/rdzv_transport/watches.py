@@ -1,69 +1,37 @@
-"""Waiting for changes by polls: one per prefix, however many threads wait, kept from one wait to the next.
-
-Of the threads that wait for a prefix one at a time polls, for all. A poll that a wait has given up is in progress
-still, and the next wait goes on with it.
-"""
+"""The watches of one client: what each prefix is waited for with, however many threads wait."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from rdzv_core.backend import Snapshot
-from rdzv_core.turns import Turns
 
-from .client import Client
-from .connection import ResponseTimeoutError
-from .poll import Poll
 from .prefixes import Prefixes
-from .sockets import LONGEST, EndpointError
+from .sockets import LONGEST
 
-_IDLE_WATCHES: Final = 4
-"""How many prefixes keep their poll though no call waits for them now."""
-
-_REUSE_WINDOW: Final = 1.0
-"""A snapshot that was received less than so many seconds ago need not be read again."""
-
-PAUSE: Final = 0.02
-"""Seconds from a poll to the next if it brought nothing: some services wake a waiter at every write nearby."""
-
-OpenPoll = Callable[[str, Snapshot, float], Poll[Snapshot]]
-"""Asks for what is at or under a prefix after the first change since a snapshot: given the prefix, the snapshot and the
-seconds until it is sent."""
+_IDLE: Final = 4
+"""How many prefixes keep their watch though no call waits for them now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """When a snapshot was true.
+class Watch(Protocol):
+    """What is known of one prefix, and what keeps it up to date."""
 
-    Attributes:
-        index: The service's own count. It falls if the service loses data.
-        asked: When the service was asked, on our monotonic clock.
-        received: When it had answered; -inf if it is not known.
-    """
+    def wait(self, since: Snapshot, deadline: float) -> Snapshot:
+        """See `KeyValueBackend.wait`."""
 
-    index: int
-    asked: float
-    received: float
-
-
-_UNKNOWN: Final = Revision(0, float("-inf"), float("-inf"))
-"""That of a snapshot from elsewhere."""
+    def close(self) -> None:
+        """Give up what is under way; the next wait begins anew."""
 
 
 class Watches:
-    """The watches of one client.
+    """See above.
 
     Args:
-        client: The connections.
-        read_all: Reads everything at or under a prefix, given the seconds for it. Its snapshots have a `Revision`.
-        open_poll: See `OpenPoll`.
+        make: Makes the watch of a prefix.
     """
 
-    def __init__(self, client: Client, read_all: Callable[[str, float], Snapshot], open_poll: OpenPoll) -> None:
-        watch = partial(_Watch, client, read_all, open_poll)
-        self._watches = Prefixes(watch, _Watch.close, idle=_IDLE_WATCHES)
+    def __init__(self, make: Callable[[str], Watch]) -> None:
+        self._watches = Prefixes(make, lambda watch: watch.close(), idle=_IDLE)
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
@@ -72,96 +40,5 @@ class Watches:
             return watch.wait(since, deadline)
 
     def close(self) -> None:
-        """End every poll that no call waits for."""
+        """Close every watch that no call waits for."""
         self._watches.close()
-
-
-class _Watch:
-    """What is known of one prefix, and the poll that keeps it up to date."""
-
-    def __init__(
-        self,
-        client: Client,
-        read_all: Callable[[str, float], Snapshot],
-        open_poll: OpenPoll,
-        prefix: str,
-    ) -> None:
-        self._client = client
-        self._read_all = read_all
-        self._open_poll = open_poll
-        self._prefix = prefix
-        self._turns = Turns()
-        # None: it must be read before anything else.
-        self._now: Snapshot | None = None
-        self._has_failed = False
-        self._poll: Poll[Snapshot] | None = None
-        self._next_poll = 0.0
-
-    def wait(self, since: Snapshot, deadline: float) -> Snapshot:
-        known = since.revision if isinstance(since.revision, Revision) else _UNKNOWN
-        with self._turns.changed:
-            # After a failure the service may have lost what it had, and what is newer never come.
-            if self._now is None and not self._has_failed and time.monotonic() - known.received < _REUSE_WINDOW:
-                self._now = since
-
-        def news() -> Snapshot | None:
-            self._client.check_open()
-            now = self._now
-            return now if now is not None and _is_newer(now, since, known) else None
-
-        return self._turns.wait(news, lambda: self._step(deadline), deadline) or since
-
-    def close(self) -> None:
-        """Give up the poll, if there is one; the next wait opens another."""
-        poll, self._poll = self._poll, None
-        if poll is not None:
-            poll.close()
-
-    def _step(self, deadline: float) -> None:
-        """One step towards news: read the prefix, or begin a poll, or receive its answer."""
-        timeout = min(deadline - time.monotonic(), self._client.patience)
-        with self._client.forgiving(deadline):
-            try:
-                if self._now is None:
-                    self._now = self._read_all(self._prefix, timeout)
-                    self._has_failed = False
-                elif self._poll is None:
-                    self._begin(self._now, timeout)
-                else:
-                    self._receive(self._poll, self._now, deadline)
-            except BaseException:
-                # An interrupt, too: what was received and not taken in does not come again.
-                self._now, self._has_failed = None, True
-                self.close()
-                raise
-
-    def _begin(self, now: Snapshot, timeout: float) -> None:
-        if (pause := self._next_poll - time.monotonic()) > 0:
-            time.sleep(max(0.0, min(pause, timeout)))
-            return
-        self._next_poll = time.monotonic() + PAUSE
-        self._poll = self._open_poll(self._prefix, now, timeout)
-
-    def _receive(self, poll: Poll[Snapshot], now: Snapshot, deadline: float) -> None:
-        found: Snapshot | None = None
-        try:
-            result = poll.receive(deadline)
-            if result is None:
-                return
-            (found,) = result
-        except ResponseTimeoutError:
-            # It may be late: reading shows whether the service lives.
-            pass
-        except EndpointError:
-            self._client.demote(poll.member)
-        self.close()
-        self._now = found
-        if found is not None and found.entries != now.entries:
-            self._next_poll = 0.0
-
-
-def _is_newer(now: Snapshot, since: Snapshot, known: Revision) -> bool:
-    """Whether a caller who knows `since` should see `now`."""
-    # What was asked for after `since` was received is newer, even if the service has lost data and counts anew.
-    is_newer = now.revision.index >= known.index or now.revision.asked >= known.received
-    return is_newer and bool(now.entries != since.entries)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -12,7 +13,7 @@ from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv_transport import Client, EndpointError, Poll, Reply, Request, Revision, Watches, watches
+from rdzv_transport import Client, EndpointError, Poll, PollWatch, Reply, Request, Revision, Watches, polls
 
 from .makers import closed
 
@@ -109,7 +110,7 @@ class Watcher:
     def __init__(self, *endpoints: Endpoint) -> None:
         self.client = Client("News", endpoints, _check, headers={}, request_timeout=1.0)
         self.failure: BaseException | None = None
-        self._watches = Watches(self.client, self.read_all, self._open_poll)
+        self._watches = Watches(partial(PollWatch, self.client, self.read_all, self._open_poll))
 
     def wait(self, since: Snapshot, timeout: float = CALL) -> Snapshot:
         return self._watches.wait("p", since, timeout)
@@ -184,7 +185,7 @@ def test_a_wait_without_a_snapshot_reads(serve: Serve, watch: Watch) -> None:
 
 
 def test_an_old_snapshot_is_read_anew(serve: Serve, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches, "_REUSE_WINDOW", 0.0)
+    monkeypatch.setattr(polls, "_REUSE_WINDOW", 0.0)
     news = serve()
     watcher = watch(news.endpoint)
     seen = watcher.read_all()
@@ -257,7 +258,7 @@ def test_what_an_interrupt_has_lost_is_read_again(serve: Serve, watch: Watch, in
 def test_a_poll_that_brought_nothing_is_not_repeated_at_once(
     serve: Serve, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "PAUSE", 0.1)
+    monkeypatch.setattr(polls, "PAUSE", 0.1)
     news = serve()
     news.is_eager = True
     watcher = watch(news.endpoint)
