@@ -105,6 +105,7 @@ class Run:
         alone: float = 60.0,
         close: float = 5.0,
         refused: float = 600.0,
+        ttl: float = TTL,
         **more: Any,
     ) -> Any:
         """A new handler."""
@@ -117,7 +118,7 @@ class Run:
                 seconds(join), seconds(last_call), seconds(close), seconds(2), seconds(alone), seconds(refused)
             ),
             seconds(interval),
-            round(TTL / interval),
+            round(ttl / interval),
             **more,
         )
         self.backends.append(self.backend())
@@ -593,7 +594,8 @@ class TestFaults:
         assert {info.world_size for info in simple.gather(*simple.nodes(2, 2, 2))} == {2}
 
     def test_a_removed_run_counts_as_closed(self, simple: Run) -> None:
-        nodes = simple.nodes(2, 2, 2)
+        # Members that have lost their leases, too, put the state back.
+        nodes = simple.nodes(2, 2, 2, ttl=60.0)
         simple.gather(*nodes)
         with simple.service.changed:
             simple.service.remove("run/control")

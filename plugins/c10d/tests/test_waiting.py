@@ -24,6 +24,7 @@ from rdzv_c10d.run import Run
 from rdzv_c10d.store import Connection, NoAnswerError, Session, extend, stores
 from rdzv_c10d.values import Frame, Names
 from rdzv_c10d.wakeup import WakeupKey
+from rdzv_c10d.watchers import Watchers
 
 from .clients import CALL, ForkedStore, tcp_client
 
@@ -491,6 +492,40 @@ def _ring(watched: Any) -> None:
     rings = watched._wakeup.rings
     watched._wakeup.wake()
     eventually(lambda: watched._heard > rings, "the look")
+
+
+@pytest.mark.parametrize("is_rung_first", [False, True])
+def test_a_ring_comes_after_what_it_rings_for(store: Any, monkeypatch: pytest.MonkeyPatch, is_rung_first: bool) -> None:
+    """Who hears a ring looks once, and sleeps until the next: what is written after it was rung is missed."""
+    monkeypatch.setattr(watch, "_LOOK", 3600.0)
+    waiting, writing = C10dRendezvousBackend(store, "run"), C10dRendezvousBackend(store, "run")
+    since = waiting.read_all("nodes", timeout=CALL)
+    with in_background(lambda: waiting.wait("nodes", since, timeout=60)) as waited:
+        eventually(lambda: _is_watched(waiting, "nodes"), "the first look")
+        (watched,) = waiting._uses.get().shared.watches._watches.all()
+        ring = Watchers.ring
+
+        def ring_and_see(*arguments: Any) -> None:
+            rings = watched._wakeup.rings
+            ring(*arguments)
+            eventually(lambda: watched._heard > rings, "the look")
+
+        def announce_too_early(run: Any, connection: Connection, path: str, frame: Frame) -> None:
+            run._ring(connection, [path])
+            run._logs.append(connection, path, frame)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Watchers, "ring", ring_and_see)
+            if is_rung_first:
+                patch.setattr(Run, "_announce", announce_too_early)
+            writing.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        if is_rung_first:
+            with pytest.raises(TimeoutError):
+                waited.result(0.2)
+            writing.put("nodes/b", b"x", expect=ANY, timeout=CALL)
+        assert "nodes/a" in waited.result(CALL).entries
+    for backend in (waiting, writing):
+        backend.close()
 
 
 def test_an_old_snapshot_may_come_from_anywhere(backend: C10dRendezvousBackend) -> None:
