@@ -83,7 +83,7 @@ class Invariants:
         self.came_at: dict[str, float] = {}
         self._context = context
         self._leads = ""
-        self._left_to_another: set[str] = set()
+        self._kept_out: set[str] = set()
         self._published_at = 0.0
         self._lost: set[str] = set()
         self._seen: dict[str, bytes] = {}
@@ -317,16 +317,18 @@ class Invariants:
             late = self._context.plan.level != "leases"
             gone = {one.name for one in self._context.machines if one.ended and not (late and self._is_over_for(one))}
             # What belongs to a lease that is over names no leader.
-            if self._leads in gone - self._left_to_another and self._leader() == self._leads:
+            if self._leads in gone - self._kept_out and self._leader() == self._leads:
                 raise Violation(7, f"{self._leads} is elected although it has left")
             self._context.trace.log("{} leads", self._leads)
 
-    def removed(self, key: str) -> None:
-        """A key is gone from the service: its lease has ended, or a node has removed it."""
-        if key == LEADER_KEY:
+    def lost(self, keys: list[str], has_run_out: bool) -> None:
+        """A lease has ended, and these keys with it."""
+        if has_run_out:
+            self._context.trace.log("a lease runs out, with {}", ", ".join(keys))
+        if LEADER_KEY in keys:
             self._leads = ""
-            # What stood there kept out the claims of those that have left, which may arrive still.
-            self._left_to_another |= {one.name for one in self._context.machines if one.ended}
+            # A record or a tombstone kept out the claims of nodes that have left; one that arrives now is applied.
+            self._kept_out |= {one.name for one in self._context.machines if one.ended}
 
     def _check_resigning(self, writer: str) -> None:
         """A node that resigns takes the lead from no other; one whose lease has ended does not have it any more.
@@ -596,7 +598,7 @@ class Invariants:
         if leads not in ("", machine.name):
             # Its claim cannot win as long as that one leads; should it arrive when that one's lease is over, its own
             # lease is what the others wait for.
-            self._left_to_another.add(machine.name)
+            self._kept_out.add(machine.name)
 
     def _leader(self) -> str:
         """Who leads by what the service holds."""

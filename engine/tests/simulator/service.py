@@ -83,8 +83,7 @@ class SimulatedService(KeyValueBackend):
         calls: How many calls of each kind it has answered.
         bytes: How many bytes of keys and values went in and out.
         wrote: Called after each write.
-        lost: Called with the keys that vanish with their lease.
-        removed: Called after a key was removed, for whatever reason.
+        lost: Called with the keys that vanish with their lease, and with whether it has run out.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.LEASE, Capability.DURABLE})
@@ -118,8 +117,7 @@ class SimulatedService(KeyValueBackend):
         self.bytes = 0
         self.creates_at_once = creates_at_once
         self.wrote: Callable[[str, bytes], None] = lambda key, value: None
-        self.lost: Callable[[list[str]], None] = lambda keys: None
-        self.removed: Callable[[str], None] = lambda key: None
+        self.lost: Callable[[list[str], bool], None] = lambda keys, has_run_out: None
 
     @property
     def name(self) -> str:
@@ -325,7 +323,6 @@ class SimulatedService(KeyValueBackend):
             del folder.keys[key]
             self._hang(key, None)
             self._changed(folder, len(key))
-            self.removed(key)
 
     def _look_at(self, lease: "_SimulatedLease") -> None:
         """End a lease whose time is over; else look again when it will be."""
@@ -336,11 +333,11 @@ class SimulatedService(KeyValueBackend):
             lease.awaited = True
             self._timeline.at(lease.until + self._lag, self._look_at, lease)
         else:
-            self.lost(list(lease.keys))
-            self._end(lease)
+            self._end(lease, has_run_out=True)
 
-    def _end(self, lease: "_SimulatedLease") -> None:
+    def _end(self, lease: "_SimulatedLease", *, has_run_out: bool = False) -> None:
         self._leases.pop(lease, None)
+        self.lost(list(lease.keys), has_run_out)
         self._remove(list(lease.keys))
 
 

@@ -61,8 +61,7 @@ class Simulation:
         self.invariants = Invariants(self.context)
         self.patience = Patience(self.context, self.invariants)
         self.context.service.wrote = self.invariants.wrote
-        self.context.service.lost = lambda keys: self.context.trace.log("a lease runs out, with {}", ", ".join(keys))
-        self.context.service.removed = self.invariants.removed
+        self.context.service.lost = self.invariants.lost
         self.settled_in = 0.0
         self.left: frozenset[str] = frozenset()
         self.name: Callable[[int], str] = "n{}".format

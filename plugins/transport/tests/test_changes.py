@@ -216,33 +216,53 @@ def test_a_reading_settles_no_doubt_that_came_after_its_begin(service: Service) 
     stream.tells.put(None)
     assert service.wait(since, 0.01) is since
     assert (first.closed, first.waits, second.waits) == (True, 2, 2)
-    # Nor is one, whose answer may be older than what another client has read.
+    # What another client has read may be newer than what this reading will show: then there is another one.
     later = Snapshot({"p/z": Entry(b"z", 70, 70)}, 70)
-    service.reading = third = Late(service, 3)
-    assert service.wait(later, 0.01) is later
-    assert service.wait(later, 0.01) is later
-    assert (second.closed, second.waits, third.waits) == (True, 2, 1)
+    service.reading = third = Late(service, 2)
+    for _ in range(3):
+        assert service.wait(later, 0.01) is later
+    assert (second.closed, third.waits) == (True, 1)
     assert service.wait(later, 0.01).entries == service.entries
     assert third.closed
 
 
-def test_an_interrupt_leaves_no_reading_that_was_answered(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_settles_what_has_come_since_if_it_shows_as_much(service: Service) -> None:
     since = service.read_all("p", CALL)
     stream = service.opened(since)
-    first = service.reading = Late(service, 1)
+    service.reading = Late(service, 2)
     stream.tells.put(None)
+    assert service.wait(since, 0.01) is since
+    change = service.put("p/a")
+    # Another client was first to read it.
+    assert service.wait(Snapshot({}, service.revision), 0.01).entries == {"p/a": change.entry}
+    assert service.reads == 2
 
-    def interrupted() -> None:
-        first.closed = True
-        service.reading = Late(service, 1)
+
+@pytest.mark.parametrize("at", ["close", "demote", "settle"])
+def test_an_interrupt_leaves_no_reading_that_was_answered(
+    service: Service, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    first = service.reading = Late(service, 1, breaks=at == "demote")
+    stream.tells.put(None)
+    service.put("p/a")
+
+    def interrupted(*arguments: object) -> None:
+        patch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(first, "close", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        service.wait(since, 0.01)
-    service.put("p/a")
+    with monkeypatch.context() as patch:
+        if at == "settle":
+            patch.setattr(stream, "close", interrupted)
+        else:
+            patch.setattr(*{"close": (first, "close"), "demote": (service.client, "demote")}[at], interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            service.wait(since, 0.01)
+    service.reading = Late(service, 1)
     assert service.wait(since, 0.01).entries == service.entries
     assert first.waits == 0
+    stream.close()
 
 
 def test_after_a_gap_the_prefix_is_read_and_another_stream_opened(service: Service) -> None:

@@ -778,7 +778,7 @@ def test_a_refusal_of_a_secret_that_has_changed_is_none(logged_in: tuple[Service
 
 
 def test_what_has_come_of_a_poll_is_not_late_because_it_is_taken_up_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rdzv_transport.poll._PIECES", 5.0)
+    monkeypatch.setattr("rdzv_transport.poll._GRACE", 5.0)
     body = b"x" * (1 << 20)
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
@@ -789,7 +789,7 @@ def test_what_has_come_of_a_poll_is_not_late_because_it_is_taken_up_late(monkeyp
             with listener.accept()[0] as asked:
                 asked.recv(1 << 16)
                 sent = pool.submit(asked.sendall, answer)
-                assert poll.receive(_soon()) == (len(body),)
+                assert poll.receive(time.monotonic()) == (len(body),)
                 sent.result(5)
 
 

@@ -120,28 +120,17 @@ class Source(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Doubt:
-    """While there is one, the prefix must be read before anything else.
-
-    Attributes:
-        about: The newest revision that is known, perhaps of a service that has lost it since.
-    """
-
-    about: int
-
-
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """The prefix is being read.
 
     Attributes:
-        doubt: What it settles: none that came after it had begun.
-        known: The newest revision of which we knew when it began.
+        doubt: Why: see `ChangeWatch`.
+        known: The newest revision that we had when it began.
         poll: What its answer comes by, perhaps after several waits; None: a call.
     """
 
-    doubt: _Doubt
+    doubt: int
     known: int
     poll: Poll[Snapshot] | None
 
@@ -157,7 +146,8 @@ class ChangeWatch:
         self._prefix = prefix
         self._turns = Turns()
         self._now = Snapshot(revision=0)
-        self._doubt: _Doubt | None = _Doubt(0)
+        # The newest revision of which we heard, where the prefix must be read before anything else; None: it need not.
+        self._doubt: int | None = 0
         self._reading: _Reading | None = None
         self._changes: Changes | None = None
         self._logged_in_again = False
@@ -183,8 +173,8 @@ class ChangeWatch:
             self._now, self._doubt = since, None
         elif since.revision <= self._source.newest:
             self._now = since
-        elif self._doubt is None or self._doubt.about < since.revision:
-            self._doubt = _Doubt(since.revision)
+        else:
+            self._doubt = max(since.revision, self._doubt or 0)
 
     def _news(self, since: Snapshot) -> Snapshot | None:
         """What a caller who knows `since` should see, if it differs, or the service has lost what he knows."""
@@ -196,51 +186,54 @@ class ChangeWatch:
 
     def _step(self, deadline: float) -> None:
         """One step towards news: read the prefix, or open the stream, or receive from it."""
-        client = self._source.client
+        client, doubt = self._source.client, self._doubt
         timeout = min(deadline - time.monotonic(), client.patience)
         with client.forgiving(deadline):
-            if self._doubt is not None:
-                self._read_again(self._doubt, timeout, deadline)
-            elif self._changes is None:
+            if doubt is not None:
+                self._read_again(doubt, timeout, deadline)
+                return
+            # A caller has brought what it was to bring.
+            self._end_reading()
+            if self._changes is None:
                 self._changes = self._source.changes(self._prefix, self._now.revision, timeout)
             else:
                 self._receive(self._changes, deadline)
 
-    def _read_again(self, doubt: _Doubt, timeout: float, deadline: float) -> None:
-        if self._reading is None or self._reading.doubt is not doubt:
-            self._end_reading()
-            known = self._now.revision
-            self._reading = _Reading(doubt, known, self._source.open_reading(self._prefix, timeout))
-        known = self._reading.known
-        if (read := self._read(self._reading.poll, timeout, deadline)) is None:
+    def _read_again(self, doubt: int, timeout: float, deadline: float) -> None:
+        known = self._now.revision
+        if (reading := self._reading) is None:
+            reading = self._reading = _Reading(doubt, known, self._source.open_reading(self._prefix, timeout))
+        if (read := self._read(reading, timeout, deadline)) is None:
             return
         # A caller may have brought newer news since it was asked: then it is only late.
-        fell_back = read.revision < known
+        fell_back = read.revision < reading.known
         if fell_back:
             self._source.newest = read.revision
-        with self._turns.changed:
-            if self._doubt is doubt:
-                self._doubt = None
-            if not fell_back and read.revision <= self._now.revision:
-                return
-            before, self._now = self._now, read
-        if fell_back or read.entries != before.entries:
+        if fell_back or (read.revision > known and read.entries != self._now.entries):
             # The service lost what it had, and what the stream waits for may never come; or it has not told this.
             self.close()
+        with self._turns.changed:
+            if fell_back or read.revision > self._now.revision:
+                self._now = read
+            # It settles what it was asked for, and what has come since if it shows as much.
+            if self._doubt is not None and (self._doubt == reading.doubt or self._doubt <= read.revision):
+                self._doubt = None
 
-    def _read(self, poll: Poll[Snapshot] | None, timeout: float, deadline: float) -> Snapshot | None:
+    def _read(self, reading: _Reading, timeout: float, deadline: float) -> Snapshot | None:
         """Everything there is; None: it has not come yet."""
+        # After an interrupt, what was answered is not received again.
+        self._reading = None
         answer: tuple[Snapshot] | None = None
-        try:
-            if poll is not None and (answer := poll.receive(deadline)) is None:
-                return None
-        except EndpointError:
-            assert poll is not None  # noqa: S101 - only the poll raises it
-            self._source.client.demote(poll.member)
-        except BaseException:
-            self._end_reading()
-            raise
-        self._end_reading()
+        if (poll := reading.poll) is not None:
+            try:
+                if (answer := poll.receive(deadline)) is None:
+                    self._reading = reading
+                    return None
+            except EndpointError:
+                self._source.client.demote(poll.member)
+            finally:
+                if self._reading is not reading:
+                    poll.close()
         if answer is not None:
             return answer[0]
         return self._source.read_all(self._prefix, min(timeout, deadline - time.monotonic()))
@@ -255,7 +248,7 @@ class ChangeWatch:
             self._take_in(changes, deadline)
         except BaseException as error:
             # What was received and not merged (an interrupt may come in between) will not come again.
-            self._doubt = _Doubt(self._now.revision)
+            self._doubt = self._now.revision
             self.close()
             if isinstance(error, GapError):
                 _pause(changes, deadline)
@@ -267,7 +260,7 @@ class ChangeWatch:
         self._logged_in_again = self._logged_in_again and not changes.confirmed
         before = self._now.revision
         if received is None:
-            self._doubt = _Doubt(self._now.revision)
+            self._doubt = self._now.revision
         else:
             self._merge(received)
         if changes.over:

@@ -13,7 +13,7 @@ from .connection import Connection, Reply, ResponseTimeoutError
 
 _T = TypeVar("_T")
 
-_PIECES: Final = 0.1
+_GRACE: Final = 0.1
 """Seconds for the pieces of an answer that are there, where its time is over."""
 
 
@@ -50,10 +50,11 @@ class Poll(Generic[_T]):
         """
         assert self._connection is not None  # noqa: S101 - it was neither answered nor closed
         began = time.monotonic()
-        # What has come is not late because it is taken up late.
-        reply = self._connection.finish(min(deadline, max(self._until, began + _PIECES)))
+        is_late = began >= self._until
+        # What has come is not late because it is taken up late: all its pieces are read.
+        reply = self._connection.finish(began + _GRACE if is_late else min(deadline, self._until))
         if reply is None:
-            if began >= self._until:
+            if is_late:
                 raise ResponseTimeoutError("no answer in time", applied=True)
             return None
         self._connection = None
