@@ -28,8 +28,9 @@ from .runner import Access
 
 __all__ = ["main"]
 
-_CALLERS = 4
-"""Threads that make calls: as many connections as a backend keeps."""
+_CALLERS = 3
+"""Threads that make calls: with the leader's one as many as the connections that a backend keeps. Of one that it closes
+nothing tells afterwards what it has carried."""
 
 _RUN = "scale"
 
