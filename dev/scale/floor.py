@@ -65,7 +65,8 @@ class _Calls:
         heard += sock.recv(1 << 16)
         if (body := body_of(bytes(heard))) is None:
             return
-        answer.set_result(body)
+        if not answer.cancelled():
+            answer.set_result(body)
         if self._waiting:
             self._send(sock)
         else:
