@@ -18,7 +18,7 @@ from rdzv_etcd_v3 import EtcdV3Backend
 
 import scale
 
-from . import meter
+from . import floor, meter
 from .lateness import Lateness
 from .logs import show_first_few
 from .node import ScaledNode
@@ -28,8 +28,9 @@ from .runner import Access
 
 __all__ = ["main"]
 
-_CALLERS = 4
-"""Threads that make calls: as many connections as a backend keeps."""
+_CALLERS = 3
+"""Threads that make calls: with the leader's one as many as the connections that a backend keeps. Of one that it closes
+nothing tells afterwards what it has carried."""
 
 _RUN = "scale"
 
@@ -49,6 +50,8 @@ def main() -> None:
         sys.exit(str(error))
     except PhaseError as error:
         sys.exit(f"It did not come to an end: {error}")
+    except TimeoutError:
+        sys.exit(f"The bare nodes did not gather in {arguments.limit:g} s.")
     except KeyboardInterrupt:
         print("Stopped; this is what there is.", file=sys.stderr)
         sys.exit(130)
@@ -65,6 +68,13 @@ async def _run(service: Service, arguments: argparse.Namespace) -> bool:
     # Python's collector looks through all that lives, again and again: of ten thousand nodes in one process that costs
     # as much as they do, and no program has them.
     gc.disable()
+    if arguments.floor:
+        before = meter.read(service)
+        async with asyncio.timeout(arguments.limit):
+            # Over as many connections as the nodes: those of the callers, and the leader's.
+            await floor.gather(service.endpoint, count, _CALLERS + 1, interval, lives)
+        print(meter.row("gather, bare nodes", count, before, meter.read(service)))
+        return True
     with _access(service) as access:
         nodes = [ScaledNode(number, settings, access) for number in range(count)]
         lateness = Lateness(access.pool)
@@ -116,6 +126,12 @@ def _parse() -> argparse.Namespace:
         type=float,
         help="seconds between two keep-alives of a node; a third of the time to live (5, and more for more than 2,500 "
         "nodes: all share one processor here)",
+    )
+    parser.add_argument(
+        "--floor",
+        action="store_true",
+        help="have bare nodes gather, and nothing more: over plain sockets they send and receive as much as nodes do, "
+        "without deadlines, failures and rules, which is the least that Python takes here",
     )
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that each phase may take (600)")
     arguments = parser.parse_args()

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable
 
 from bench.services import Service
 
@@ -78,7 +77,7 @@ class Phases:
 
     async def _gathered(self, phase: str, before: meter.Reading) -> None:
         """Wait until all are in a later round, tell what it has cost, and whether it is one world."""
-        await self._until(phase, self._in_later_round, len(self.living))
+        await self._until_in_later_round(phase)
         self._tell(phase, before, await self._read())
         self._world = expected_world(self._world, {node.id for node in self.living})
         self._round = max(node.state.round for node in self.living if node.state is not None)
@@ -92,26 +91,30 @@ class Phases:
         if (late := self._lateness.take()) > _LATE:
             print(f"  this machine was late: a call waited up to {late:.1f} s for its turn", flush=True)
 
-    def _in_later_round(self) -> int:
-        return sum(node.state is not None and node.state.round > self._round for node in self.living)
+    def _in_later_round(self, node: ScaledNode) -> bool:
+        return node.state is not None and node.state.round > self._round
 
-    async def _until(self, phase: str, count: Callable[[], int], enough: int) -> None:
-        """Wait until so many nodes have done it, and say now and then how many have.
+    async def _until_in_later_round(self, phase: str) -> None:
+        """Wait until all are in a later round, and say now and then how many are.
 
         Raises:
             PhaseError: It takes too long, or a node's program has ended.
         """
         began = told = time.monotonic()
-        while (done := count()) < enough:
+        # A look ends with the first that is not: to count ten thousand each time takes a twentieth of the processor
+        # that the nodes share.
+        while not all(map(self._in_later_round, self.living)):
+            await asyncio.sleep(_LOOK)
             now = time.monotonic()
+            if now - told < _TELL:
+                continue
+            told = now
+            done = sum(map(self._in_later_round, self.living))
             failed = next((node.failed for node in self.living if node.failed is not None), None)
             if failed is not None or now - began > self._limit:
                 why = f": {failed!r}" if failed else ""
-                raise PhaseError(f"{phase}: {done:,} of {enough:,} nodes after {now - began:.0f} s{why}")
-            if now - told >= _TELL:
-                told = now
-                print(f"  {now - began:4.0f} s {phase}: {done:,} of {enough:,}", file=sys.stderr, flush=True)
-            await asyncio.sleep(_LOOK)
+                raise PhaseError(f"{phase}: {done:,} of {len(self.living):,} nodes after {now - began:.0f} s{why}")
+            print(f"  {now - began:4.0f} s {phase}: {done:,} of {len(self.living):,}", file=sys.stderr, flush=True)
 
     async def _read(self) -> meter.Reading:
         """Read the counters, while the nodes go on; a server that is busy gets a few chances."""

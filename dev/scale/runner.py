@@ -12,6 +12,7 @@ from rdzv.engine import effects, leader
 from rdzv.engine.client import DecodedSnapshot, RetryingClient
 from rdzv.engine.effects import Coroutine, Effect
 from rdzv.engine.node import Node
+from rdzv.engine.records import LEADER_KEY
 from rdzv_etcd_v3 import EtcdV3Backend
 
 from .watches import LoopWatch, wait
@@ -28,7 +29,7 @@ class Access:
     Attributes:
         backend: The backend, which makes the calls.
         pool: The threads on which it makes them.
-        leaders: The thread on which it makes those of the node that leads.
+        leaders: The thread on which it makes those of the node that leads, and claims to lead.
     """
 
     backend: EtcdV3Backend
@@ -123,8 +124,10 @@ class LoopRunner:
                 return await asyncio.gather(*map(self._perform, calls))
             case effects.Call():
                 # The leader has a machine of its own elsewhere: behind the calls of all others here, each of its steps
-                # would take seconds, in which the others do nothing but keep their leases alive.
-                pool = self._access.leaders if self._node.leading else self._access.pool
+                # would take seconds, in which the others do nothing but keep their leases alive. So would a claim to
+                # lead, in which all others claim, too.
+                leads = self._node.leading or (isinstance(effect, effects.Put) and effect.key == LEADER_KEY)
+                pool = self._access.leaders if leads else self._access.pool
                 result = await self._loop.run_in_executor(pool, self._make, effect, time.monotonic())
                 if effect.is_contact:
                     self._node.connection.on_contact()

@@ -51,6 +51,21 @@ def test_nodes_gather_lose_some_and_their_leader_and_are_one_world_each_time() -
     assert "This machine has room for" in done.stderr
 
 
+def test_bare_nodes_send_and_receive_as_much_as_nodes_do() -> None:
+    require_service(EtcdServer)
+    spent = {}
+    for kind, options in (("bare", ["--floor"]), ("real", [])):
+        arguments = command("--nodes", "100", "--limit", "60", *options)
+        with subprocess.Popen(arguments, cwd=DEV, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            row = next(line for line in process.stdout if line.startswith("gather"))
+            # What a run of nodes does after that is not of interest here.
+            process.kill()
+        spent[kind] = [float(value) for value in row[28:].split()]
+    for bare, real in zip(*(spent[kind][2:5:2] for kind in ("bare", "real")), strict=True):
+        assert bare == pytest.approx(real, rel=0.15)
+
+
 def test_more_nodes_than_there_are_files_for_are_refused() -> None:
     done = subprocess.run(command("--nodes", "9999999"), cwd=DEV, capture_output=True, text=True, check=False)
     assert done.returncode == 1

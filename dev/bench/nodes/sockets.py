@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from . import Node, NodeSpec
 
-__all__ = ["load", "make"]
+__all__ = ["body_of", "connect", "encoded", "load", "make", "request", "under", "write"]
 
 _PAUSE: Final = 0.01
 """Seconds between two looks of the first node at the records."""
@@ -23,7 +23,7 @@ _PAGE: Final = "x" * 2000
 """About what rdzv writes."""
 _LARGE: Final = 64
 """Nodes up to which the world has no page of its own."""
-_HEAD: Final = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+_HEAD: Final = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}"
 
 
 def load(backend: str) -> None:
@@ -40,17 +40,14 @@ class _Node:
     pause = 0.1
 
     def __init__(self, spec: NodeSpec) -> None:
-        host, port = spec.endpoint.split(":")
         self._spec = spec
-        self._calls, self._events = (socket.create_connection((host, int(port))) for _ in range(2))
-        for sock in (self._calls, self._events):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._calls, self._events = connect(spec.endpoint), connect(spec.endpoint)
         self._heard = b""
         self._round = 0
         self._lease = "0"
-        control = _range(f"{spec.run_id}/control/")
+        control = under(f"{spec.run_id}/control/")
         self._call("/v3/kv/range", control)
-        _send(self._events, "/v3/watch", {"create_request": control | {"start_revision": "1"}})
+        self._events.sendall(request("/v3/watch", {"create_request": control | {"start_revision": "1"}}))
 
     def join(self) -> int:
         self._round += 1
@@ -65,9 +62,9 @@ class _Node:
             self._write(page, _PAGE)
             self._write(f"{self._spec.run_id}/control/leader", _WORLD)
             self._write(f"{self._spec.run_id}/control/world/{self._round}", _WORLD)
-        self._await(_name(f"{self._spec.run_id}/control/world/{self._round}"))
+        self._await(encoded(f"{self._spec.run_id}/control/world/{self._round}"))
         if self._spec.min_nodes > _LARGE and self._round == 1:
-            self._call("/v3/kv/range", {"key": _name(page)})
+            self._call("/v3/kv/range", {"key": encoded(page)})
         return self._spec.min_nodes
 
     def waiting(self) -> bool:
@@ -80,22 +77,13 @@ class _Node:
         """Nothing: the process ends."""
 
     def _write(self, key: str, value: str) -> None:
-        where = {"key": _name(key)}
-        request = {
-            "compare": [where | {"target": "CREATE", "result": "GREATER", "create_revision": "-1"}],
-            "success": [
-                {"request_put": where | {"value": _name(value), "lease": self._lease}},
-                {"request_range": where | {"keys_only": True}},
-            ],
-            "failure": [{"request_range": where}],
-        }
-        assert self._call("/v3/kv/txn", request)["succeeded"]
+        assert self._call("/v3/kv/txn", write(key, value, self._lease))["succeeded"]
 
     def _count(self, folder: str) -> int:
-        return int(self._call("/v3/kv/range", _range(folder) | {"count_only": True}).get("count", 0))
+        return int(self._call("/v3/kv/range", under(folder) | {"count_only": True}).get("count", 0))
 
-    def _call(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
-        _send(self._calls, path, request)
+    def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self._calls.sendall(request(path, body))
         answer: dict[str, Any] = json.loads(_receive(self._calls))
         return answer
 
@@ -108,27 +96,54 @@ class _Node:
             self._heard += self._events.recv(1 << 16)
 
 
-def _name(text: str) -> str:
+def connect(endpoint: str) -> socket.socket:
+    """A connection of a node's own."""
+    host, port = endpoint.split(":")
+    sock = socket.create_connection((host, int(port)))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def encoded(text: str) -> str:
+    """A key or a value in etcd's JSON."""
     return b64encode(text.encode()).decode()
 
 
-def _range(folder: str) -> dict[str, Any]:
-    return {"key": _name(folder), "range_end": _name(f"{folder[:-1]}0")}
+def under(folder: str) -> dict[str, Any]:
+    """The fields that select all in a folder, whose name ends with a slash."""
+    return {"key": encoded(folder), "range_end": encoded(f"{folder[:-1]}0")}
 
 
-def _send(sock: socket.socket, path: str, request: dict[str, Any]) -> None:
-    body = json.dumps(request)
-    sock.sendall((_HEAD.format(path, len(body)) + body).encode())
+def write(key: str, value: str, lease: str) -> dict[str, Any]:
+    """A write under a condition, which is met, as rdzv makes it."""
+    where = {"key": encoded(key)}
+    return {
+        "compare": [where | {"target": "CREATE", "result": "GREATER", "create_revision": "-1"}],
+        "success": [
+            {"request_put": where | {"value": encoded(value), "lease": lease}},
+            {"request_range": where | {"keys_only": True}},
+        ],
+        "failure": [{"request_range": where}],
+    }
+
+
+def request(path: str, body: dict[str, Any], *headers: str) -> bytes:
+    """A request, as it is sent."""
+    data = json.dumps(body)
+    return "\r\n".join([_HEAD.format(path, len(data)), *headers, "", data]).encode()
+
+
+def body_of(data: bytes) -> bytes | None:
+    """The body of an answer, which comes whole or in chunks; None: there is more to come."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    _, length, rest = head.partition(b"Content-Length: ")
+    if length:
+        return body if len(body) == int(rest.partition(b"\r")[0]) else None
+    return b"".join(body.split(b"\r\n")[1::2]) if body.endswith(b"0\r\n\r\n") else None
 
 
 def _receive(sock: socket.socket) -> bytes:
-    """The body of an answer, which comes whole or in chunks."""
     data = b""
-    while True:
+    while (body := body_of(data)) is None:
         data += sock.recv(1 << 16)
-        head, _, body = data.partition(b"\r\n\r\n")
-        _, length, rest = head.partition(b"Content-Length: ")
-        if length and len(body) == int(rest.partition(b"\r")[0]):
-            return body
-        if not length and body.endswith(b"0\r\n\r\n"):
-            return b"".join(body.split(b"\r\n")[1::2])
+    return body
