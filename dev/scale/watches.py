@@ -22,7 +22,7 @@ class LoopWatch(ChangeWatch):
 
     def is_open(self) -> bool:
         """Whether the next step only receives; if not, it makes a call, which takes its time."""
-        return self._changes is not None and not self._doubtful and self.fileno() >= 0
+        return self._changes is not None and self._doubt is None and self.fileno() >= 0
 
     def step(self, deadline: float) -> None:
         """Read the prefix, or open the watch."""
