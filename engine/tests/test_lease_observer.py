@@ -43,7 +43,7 @@ class OneLease(LeaseObserver):
     @property
     def rests(self) -> float:
         """Seconds for which it does not look."""
-        return self.next_look("a") - self.now
+        return self.next_looks("a")["a"] - self.now
 
 
 def test_every_state_may_end_and_the_end_has_no_way_out() -> None:
@@ -59,7 +59,7 @@ def test_one_of_few_counts_from_when_it_sees_a_lease(is_read: bool) -> None:
     if is_read:
         assert observer.read(1) is LeaseState.LIVE
     else:
-        assert observer.see("a", TTL, observer.now) == observer.now + SCAN
+        observer.see({"a": TTL}, observer.now)
     assert (observer.state("a"), observer.rests) == (LeaseState.LIVE, SCAN)
     assert observer.read(1 if is_read else ABSENT, SCAN) is LeaseState.SILENT
     for _ in range(19):
@@ -72,8 +72,10 @@ def test_one_of_few_counts_from_when_it_sees_a_lease(is_read: bool) -> None:
 
 def test_what_is_seen_again_is_not_counted_anew() -> None:
     observer = OneLease(FEW)
-    looks = observer.see("a", TTL, observer.now)
-    assert observer.see("a", TTL, observer.now + 0.5) == looks
+    observer.see({"a": TTL}, observer.now)
+    looks = observer.next_looks("a")
+    observer.see({"a": TTL}, observer.now + 0.5)
+    assert observer.next_looks("a") == looks
 
 
 @pytest.mark.parametrize("interval", [0.25, 60.0])
@@ -95,7 +97,8 @@ def test_it_looks_when_a_short_lease_is_over() -> None:
 
 def test_one_of_many_reads_later_by_chance_and_then_when_the_next_heartbeat_is_due() -> None:
     observer = OneLease(MANY)
-    assert observer.see("a", TTL, observer.now) == observer.now + MEAN / 4
+    observer.see({"a": TTL}, observer.now)
+    assert observer.rests == MEAN / 4
     assert observer.state("a") is LeaseState.NOTED
     assert observer.read(7, MEAN / 4) is LeaseState.LIVE
     assert observer.rests == INTERVAL
@@ -137,7 +140,7 @@ def test_a_look_just_in_time_is_one() -> None:
 @pytest.mark.parametrize(("left", "rests"), [(FEW, SCAN), (17, INTERVAL), (58, 5.4375), (256, 6.0)])
 def test_where_fewer_are_left_it_looks_sooner(left: int, rests: float) -> None:
     observer = OneLease(256)
-    observer.see("a", TTL, observer.now)
+    observer.see({"a": TTL}, observer.now)
     observer.read(1)
     observer.read(2)
     observer.known = left
@@ -182,7 +185,7 @@ def test_of_many_another_may_have_ended_what_is_silent(observers: int) -> None:
 @pytest.mark.parametrize("observers", [FEW, MANY])
 def test_a_look_ends_nothing_that_was_not_looked_at_for_a_while(observers: int) -> None:
     observer = OneLease(observers)
-    observer.see("a", TTL, observer.now)
+    observer.see({"a": TTL}, observer.now)
     assert not observer.may_end("a", TTL, observer.now)
     assert not observer.may_end("a", TTL, observer.now + TTL)
 
@@ -190,7 +193,7 @@ def test_a_look_ends_nothing_that_was_not_looked_at_for_a_while(observers: int) 
 @pytest.mark.parametrize("observers", [FEW, MANY])
 def test_a_short_lease_may_end_whenever_it_was_looked_at(observers: int) -> None:
     observer = OneLease(observers)
-    observer.see("a", SCAN, observer.now)
+    observer.see({"a": SCAN}, observer.now)
     assert observer.may_end("a", SCAN, observer.now)
     assert observer.may_end("a", SCAN, observer.now + TTL)
 

@@ -11,7 +11,7 @@ next one is due. If that has come it rests, for the others look meanwhile; else 
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -121,12 +121,12 @@ class LeaseObserver:
         """See `LeaseState`."""
         return self._leases.get(name, _UNSEEN).state
 
-    def see(self, name: str, ttl: float, now: float) -> float:
-        """Note that a lease is there; returns the moment from which on it is worth reading. One that is seen for the
-        first time lives, so that not all who see it together read it."""
-        if self.state(name) is LeaseState.UNSEEN:
-            self.observe(name, ABSENT, ttl, now)
-        return self.next_look(name)
+    def see(self, ttls: Mapping[str, float], now: float) -> None:
+        """Note that leases are there. One that is seen for the first time lives, so that not all who see it together
+        read it."""
+        for name, ttl in ttls.items():
+            if name not in self._leases:
+                self.observe(name, ABSENT, ttl, now)
 
     def observe(
         self, name: str, token: Token, ttl: float, now: float, asked: float | None = None, *, beside: bool = False
@@ -204,17 +204,17 @@ class LeaseObserver:
         left = ttl if self._is_unknown(lease, now) else lease.until - now
         return left <= _SCAN + took or self._interval < _SCAN
 
-    def next_look(self, name: str) -> float:
-        """The moment from which on a lease that was seen is worth reading."""
-        lease, mean = self._leases[name], self._mean_pause()
+    def next_looks(self, names: Iterable[str]) -> dict[str, float]:
+        """The moments from which on leases that were seen, and have not ended, are worth reading."""
+        mean = self._mean_pause()
         # There may be fewer observers than when it was drawn.
         most = max(self._interval, 2 * mean) if mean else self.scan_interval
-        return min(lease.next_look, lease.read_at + most)
+        leases = {name: lease for name in names if (lease := self._leases.get(name, _ENDED)) is not _ENDED}
+        return {name: min(lease.next_look, lease.read_at + most) for name, lease in leases.items()}
 
     def rest(self, names: Iterable[str], now: float) -> float:
         """Seconds after which a look at these leases may tell something: a heartbeat, or an end."""
-        seen = [name for name in names if self.state(name) not in (LeaseState.UNSEEN, LeaseState.ENDED)]
-        pauses = [self.next_look(name) - now for name in seen]
+        pauses = [moment - now for moment in self.next_looks(names).values()]
         # A look that is so much later than it is due must still be in time (see `_is_unknown`), or no lease ever ends.
         fewest = min(_PAUSE, self.scan_interval / 4)
         # What is over is over, or could not be ended just now; there is no hurry then.

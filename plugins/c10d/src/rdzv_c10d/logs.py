@@ -24,6 +24,9 @@ _INLINE: Final = 1024
 """A longer value, in bytes, is not in the log; who reads the log reads it where it is."""
 _GARBAGE: Final = 32
 """So many records of a log may be of no use before it is written anew, and half as many as are of use."""
+_CROWDED: Final = 2.5
+"""So many times as many records as are of use a log may have while others append to it, which defeats who writes it
+anew: all that is sent for that is sent for nothing."""
 _REMOVED: Final = 60.0
 """Seconds for which a reader keeps the record of a removed key: no record of an earlier write comes later than that."""
 _NOTED: Final = 1024
@@ -78,13 +81,18 @@ class Reading:
                 records[path] = Record(frame, is_whole, frame.entry, seen)
         return Reading(raw, records, total)
 
-    def shorter(self) -> bytes | None:
-        """The same without what is of no use, if that is worth the while and torch takes it."""
+    def shorter(self, *, rests: bool) -> bytes | None:
+        """The same without what is of no use, if that is worth the while and torch takes it.
+
+        Args:
+            rests: Whether nothing was appended since the reading before.
+        """
         if self.total <= _GARBAGE:
             return None
         removed = time.monotonic() - _REMOVED
         kept = {path: one for path, one in self.records.items() if one.entry is not None or one.seen > removed}
-        if self.total <= 1.5 * len(kept) + _GARBAGE:
+        most = 1.5 if rests or len(self.raw) > _LARGEST / 2 else _CROWDED
+        if self.total <= most * len(kept) + _GARBAGE:
             return None
         raw = b"".join(_record(path, one.frame, one.is_whole) for path, one in kept.items())
         return raw if len(raw) < _LARGEST else None
@@ -159,9 +167,9 @@ class Logs:
         self._appended[key] = 0
         raw = peek(connection.store, key) or b""
         reading = self._readings.get(key, Reading())
-        if raw != reading.raw:
+        if not (rests := raw == reading.raw):
             reading = self._readings[key] = reading.then(raw)
-        if (shorter := reading.shorter()) is not None:
+        if (shorter := reading.shorter(rests=rests)) is not None:
             # If another client appended meanwhile this changes nothing, and is tried again another time.
             connection.store.compare_set(key, raw, shorter)
         return reading
