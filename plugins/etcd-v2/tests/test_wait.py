@@ -76,7 +76,7 @@ def test_waits_for_many_keys_leave_few_streams(shared_etcd: EtcdServer, connect:
     assert open_files() - files <= 9, "a stream that no call waits for has a connection still"
 
 
-def test_a_last_write_that_is_none_of_ours_begins_no_stream_after_the_other(etcd: EtcdServer, connect: Connect) -> None:
+def test_a_last_write_of_another_program_begins_no_stream_after_the_other(etcd: EtcdServer, connect: Connect) -> None:
     """A stream begins with the last write of all where that came after what is known."""
     backend = connect(etcd.get_endpoint())
     since = backend.read_all("quiet", timeout=CALL)

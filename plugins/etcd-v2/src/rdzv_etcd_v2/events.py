@@ -92,7 +92,7 @@ class Events(Changes):
         if name is not None:
             return [Change(name, read_entry(node), index)]
         if is_last:
-            # None of ours: nothing that is known moves on, and the next stream would begin with it again.
+            # No key of this run: nothing that is known moves on, and the next stream would begin with it again.
             raise GapError
         return []
 
