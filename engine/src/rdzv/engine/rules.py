@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import lru_cache
 from typing import Final
 
 from . import eligibility
@@ -269,7 +268,6 @@ def _reachable(addresses: Sequence[str]) -> int:
     return next((place for place, address in enumerate(addresses) if not is_loopback(address)), 0)
 
 
-@lru_cache  # Where one machine has them all, a leader asks for every node.
 def is_loopback(host: str) -> bool:
     """Whether a host is one by which every machine finds itself: 127.0.0.1 and its kind, ::1, localhost."""
     try:
