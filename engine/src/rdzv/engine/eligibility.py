@@ -63,9 +63,7 @@ def objection(node: NodeRecord, notices: Notices) -> str | None:
         # As a rule; and a leader asks for every node, at every change.
         return None
     drains, times = _burden(node, notices)
-    if drains:
-        return "it drains"
-    return "it is quarantined" if times else None
+    return "it drains" if drains else ("it is quarantined" if times else None)
 
 
 def _burden(node: NodeRecord, notices: Notices) -> tuple[bool, int]:

@@ -242,12 +242,10 @@ class HeartbeatLeases(KeyValueBackend):
         now, observer = self._clock(), self._observer
         with self._lock:
             known = {lease: ttl for lease, ttl in ttls.items() if observer.state(lease) is not LeaseState.ENDED}
-            if looks is Looks.ALL:
-                asked = [*known]
-            else:
+            if looks is not Looks.ALL:
                 observer.see(known, now)
-                moments = observer.next_looks(known) if looks is Looks.DUE else {}
-                asked = [lease for lease, moment in moments.items() if moment <= now]
+            due = observer.next_looks(known) if looks is Looks.DUE else {}
+            asked = [lease for lease in known if looks is Looks.ALL or due.get(lease, math.inf) <= now]
         if not asked or (waits is not None and self._looks_beside(waits, known, deadline)):
             return known.keys()
         return known.keys() - asked | self._look(asked, known, now, deadline)

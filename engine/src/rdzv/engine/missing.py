@@ -54,11 +54,9 @@ def missing_in_attempt(
 
 def _machine(machines: Mapping[str, str], *names: str) -> str | None:
     """The machine that has one of these names; None: none has."""
-    for name in names:
-        if name in machines:
-            return machines[name]
+    named = next((machines[name] for name in names if name in machines), None)
     # Only then: a leader asks for every node, at every change, and most have one of their own names.
-    return machines.get(_label(names[0]))
+    return named if named is not None else machines.get(_label(names[0]))
 
 
 @lru_cache(maxsize=2)
