@@ -775,12 +775,8 @@ while leads() and not node.stopped:
     "resting-observer": _bug(
         "One of many observers that has seen a lease for the first time never looks at it again by itself.",
         {4},
-        LeaseObserver.next_look,
-        {
-            "return min(lease.next_look, ": (
-                "return lease.next_look if lease.state is not LeaseState.NOTED else max(1e9, "
-            )
-        },
+        LeaseObserver.next_looks,
+        {"min(lease.next_look, ": "lease.next_look if lease.state is not LeaseState.NOTED else max(1e9, "},
         "kill",
         level="heartbeats",
         crowd=True,
