@@ -29,8 +29,8 @@ from .runner import Access
 __all__ = ["main"]
 
 _CALLERS = 3
-"""Threads that make calls: with the leader's one as many as the connections that a backend keeps. Of one that it closes
-nothing tells afterwards what it has carried."""
+"""Threads that make calls: with the leader's one as many as the connections that a backend keeps: the bytes of one that
+is closed are counted nowhere."""
 
 _RUN = "scale"
 
@@ -50,8 +50,6 @@ def main() -> None:
         sys.exit(str(error))
     except PhaseError as error:
         sys.exit(f"It did not come to an end: {error}")
-    except TimeoutError:
-        sys.exit(f"The bare nodes did not gather in {arguments.limit:g} s.")
     except KeyboardInterrupt:
         print("Stopped; this is what there is.", file=sys.stderr)
         sys.exit(130)
@@ -70,9 +68,12 @@ async def _run(service: Service, arguments: argparse.Namespace) -> bool:
     gc.disable()
     if arguments.floor:
         before = meter.read(service)
-        async with asyncio.timeout(arguments.limit):
-            # Over as many connections as the nodes: those of the callers, and the leader's.
-            await floor.gather(service.endpoint, count, _CALLERS + 1, interval, lives)
+        # Over as many connections as the nodes: those of the callers, and the leader's.
+        gathering = floor.gather(service.endpoint, count, _CALLERS + 1, interval, lives)
+        try:
+            await asyncio.wait_for(gathering, arguments.limit)
+        except TimeoutError:
+            raise PhaseError(f"the bare nodes did not gather in {arguments.limit:g} s") from None
         print(meter.row("gather, bare nodes", count, before, meter.read(service)))
         return True
     with _access(service) as access:

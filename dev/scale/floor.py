@@ -62,7 +62,7 @@ class _Calls:
         asyncio.get_running_loop().add_reader(sock, self._receive, sock, answer, bytearray())
 
     def _receive(self, sock: socket.socket, answer: "asyncio.Future[bytes]", heard: bytearray) -> None:
-        heard += sock.recv(1 << 16)
+        heard += _received(sock)
         if (body := body_of(bytes(heard))) is None:
             return
         if not answer.cancelled():
@@ -114,7 +114,7 @@ class _BareNode:
 
         def hear() -> None:
             nonlocal times
-            heard.extend(sock.recv(1 << 16))
+            heard.extend(_received(sock))
             times -= heard.count(wanted)
             # What begins at the end of a piece goes on in the next.
             del heard[: -len(wanted) + 1]
@@ -128,3 +128,10 @@ class _BareNode:
         if self._lease:
             self._calls("/v3/lease/keepalive", {"ID": self._lease})
         asyncio.get_running_loop().call_later(self._interval, self._keep_alive)
+
+
+def _received(sock: socket.socket) -> bytes:
+    if data := sock.recv(1 << 16):
+        return data
+    asyncio.get_running_loop().remove_reader(sock)
+    raise ConnectionResetError("etcd has ended a connection")

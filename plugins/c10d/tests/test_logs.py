@@ -160,6 +160,26 @@ def test_a_log_does_not_grow_with_what_is_overwritten(backend: KeyValueBackend, 
     assert anew.frame.nonce == entry.token.nonce
 
 
+@pytest.mark.parametrize(
+    ("times", "rests", "is_large", "is_worth_it"),
+    [(2, True, False, True), (2, False, False, False), (2, False, True, True), (3, False, False, True)],
+)
+def test_a_log_to_which_others_append_is_written_anew_later_unless_it_is_large(
+    monkeypatch: pytest.MonkeyPatch, times: int, rests: bool, is_large: bool, is_worth_it: bool
+) -> None:
+    raw = b""
+    frames: dict[str, Frame] = {}
+    for number in range(times * 100):
+        path = f"nodes/{number % 100}"
+        frames[path] = frames[path].then(b"x") if path in frames else Frame(nonce(), 0, 1, b"x")
+        raw += logs._record(path, frames[path], True)
+    if is_large:
+        monkeypatch.setattr(logs, "_LARGEST", len(raw))
+    shorter = logs.Reading().then(raw).shorter(rests=rests)
+    assert (shorter is not None) == is_worth_it
+    assert shorter is None or logs.Reading().then(shorter).records.keys() == frames.keys()
+
+
 def test_a_log_forgets_what_was_removed_long_ago(
     backend: KeyValueBackend, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,11 +59,10 @@ def is_out(node: NodeRecord, notices: Notices) -> bool:
 
 def objection(node: NodeRecord, notices: Notices) -> str | None:
     """Why a world should rather not have a node, in words; None: nothing speaks against it."""
-    if not (notices.drains or notices.quarantines):
-        # As a rule; and a leader asks for every node, at every change.
-        return None
     drains, times = _burden(node, notices)
-    return "it drains" if drains else ("it is quarantined" if times else None)
+    if drains:
+        return "it drains"
+    return "it is quarantined" if times else None
 
 
 def _burden(node: NodeRecord, notices: Notices) -> tuple[bool, int]:

@@ -25,8 +25,8 @@ _INLINE: Final = 1024
 _GARBAGE: Final = 32
 """So many records of a log may be of no use before it is written anew, and half as many as are of use."""
 _CROWDED: Final = 2.5
-"""So many times as many records as are of use a log may have while others append to it, which defeats who writes it
-anew: all that is sent for that is sent for nothing."""
+"""While others append to a log, writing it anew mostly fails, and all that is sent for it is sent for nothing: so it is
+tried only with so many times as many records as are of use."""
 _REMOVED: Final = 60.0
 """Seconds for which a reader keeps the record of a removed key: no record of an earlier write comes later than that."""
 _NOTED: Final = 1024

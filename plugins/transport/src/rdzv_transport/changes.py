@@ -192,7 +192,7 @@ class ChangeWatch:
             if doubt is not None:
                 self._read_again(doubt, timeout, deadline)
                 return
-            # A caller has brought what it was to bring.
+            # No doubt is left: `_adopt` has settled it, and the reading is of no use.
             self._end_reading()
             if self._changes is None:
                 self._changes = self._source.changes(self._prefix, self._now.revision, timeout)
@@ -200,17 +200,17 @@ class ChangeWatch:
                 self._receive(self._changes, deadline)
 
     def _read_again(self, doubt: int, timeout: float, deadline: float) -> None:
-        known = self._now.revision
+        before = self._now.revision
         if (reading := self._reading) is None:
-            reading = self._reading = _Reading(doubt, known, self._source.open_reading(self._prefix, timeout))
+            reading = self._reading = _Reading(doubt, before, self._source.open_reading(self._prefix, timeout))
         if (read := self._read(reading, timeout, deadline)) is None:
             return
         # A caller may have brought newer news since it was asked: then it is only late.
         fell_back = read.revision < reading.known
         if fell_back:
             self._source.newest = read.revision
-        if fell_back or (read.revision > known and read.entries != self._now.entries):
-            # The service lost what it had, and what the stream waits for may never come; or it has not told this.
+        if fell_back or (read.revision > before and read.entries != self._now.entries):
+            # The service lost what it had, and what the stream waits for may never come; or the stream missed this.
             self.close()
         with self._turns.changed:
             if fell_back or read.revision > self._now.revision:
@@ -221,11 +221,13 @@ class ChangeWatch:
 
     def _read(self, reading: _Reading, timeout: float, deadline: float) -> Snapshot | None:
         """Everything there is; None: it has not come yet."""
-        # After an interrupt, what was answered is not received again.
-        self._reading = None
         answer: tuple[Snapshot] | None = None
-        if (poll := reading.poll) is not None:
+        if (poll := reading.poll) is None:
+            self._reading = None
+        else:
             try:
+                # First of all: a poll that was answered must not be received from again, whatever interrupts this.
+                self._reading = None
                 if (answer := poll.receive(deadline)) is None:
                     self._reading = reading
                     return None

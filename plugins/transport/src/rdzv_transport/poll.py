@@ -42,7 +42,8 @@ class Poll(Generic[_T]):
         self._used = used
 
     def receive(self, deadline: float) -> tuple[_T] | None:
-        """The result, in a tuple of one, if the answer comes until `deadline`; None: it is still awaited.
+        """The result, in a tuple of one, if the answer comes until `deadline`; None: it is still awaited, or its time
+        is over just now: ask again. One whose time is over is given `_GRACE` seconds, whatever the deadline.
 
         Raises:
             EndpointError: The endpoint broke, or did not answer in time.
