@@ -431,9 +431,23 @@ def test_a_node_that_leaves_while_it_waits_waits_no_more(harness: Harness) -> No
     node = harness.node()
     coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
     coroutine.to(WaitForChange)
-    node.registration.record = None
+    harness.run(leave.leave(node, "SIGTERM", harness.now + 5.0))
     with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
         coroutine.end()
+
+
+@pytest.mark.parametrize("until", [None, OpenLease])
+def test_a_node_that_leaves_before_its_record_is_written_announces_nothing(
+    harness: Harness, until: type[Effect] | None
+) -> None:
+    node = harness.node()
+    coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
+    if until is not None:
+        coroutine.to(until)
+    harness.run(leave.leave(node, "SIGTERM", harness.now + 5.0))
+    with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
+        coroutine.end()
+    assert not harness.names()
 
 
 def waits_for(harness: Harness, state: State) -> Stepper[tuple[State, int]]:

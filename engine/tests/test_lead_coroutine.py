@@ -1058,6 +1058,22 @@ class TestNotices:
         assert (failure_key(7) in read) is reads
         assert (self.quarantine_of(harness) is not None) is reads
 
+    @pytest.mark.parametrize("watch_shows", [False, True])
+    def test_a_verdict_counts_in_later_rounds_although_the_watch_has_not_shown_it(
+        self, harness: Harness, lead: Leader, watch_shows: bool
+    ) -> None:
+        worlds = []
+        for number in (7, 8, 9):
+            harness.put(failure_key(number), Failure("b", f"failure {number}", False).encode())
+            write(harness, ["a", "b", "c"], last_round=number, outcome=Outcome())
+            if watch_shows:
+                harness.show(lead.node)
+            put = lead.coroutine.to_write(STATE_KEY)
+            worlds.append(decode(State, put.payload).world)
+            lead.coroutine.go()
+        assert bool(lead.node.run.notices.failures) is watch_shows
+        assert worlds == [("a", "b", "c"), ("a", "b", "c"), ("a", "c")]
+
     def verdict(self, harness: Harness) -> Verdict | None:
         held = harness.read(failure_key(7))
         return None if held is None else decode(Failure, held.payload).verdict

@@ -356,13 +356,14 @@ class TestLeader:
         node.apply_leader(leader)
         assert (node.failures.lasting is None) is healed
 
-    def test_who_steps_down_knows_no_leader(self, clock: Clock) -> None:
+    @pytest.mark.parametrize("leader", ["a", "b"])
+    def test_who_steps_down_knows_no_leader_but_another(self, clock: Clock, leader: str) -> None:
         node = made(clock)
-        node.apply_leader(claim("a"))
+        node.apply_leader(claim(leader))
         node.candidacy.begin_term()
         node.candidacy.step_down()
         assert not node.leading
-        assert node.run.leader is None
+        assert node.run.leader == (claim("b") if leader == "b" else None)
 
     @pytest.mark.parametrize("state", NodeState)
     def test_who_is_registered_may_lead(self, clock: Clock, state: NodeState) -> None:

@@ -41,6 +41,7 @@ from rdzv.engine.growth import Growth
 from rdzv.engine.heartbeats import HeartbeatLeases, _HeartbeatLease
 from rdzv.engine.lease_observer import LeaseObserver
 from rdzv.engine.node import Node
+from rdzv.engine.quarantine_ledger import QuarantineLedger
 from rdzv.engine.reckoning import Reckoning
 from rdzv.engine.register_adapter import RegisterAdapter
 from rdzv.engine.run_view import RunView
@@ -850,6 +851,7 @@ while leads() and not node.stopped:
         min_nodes=2,
         max_nodes=4,
         namesakes=True,
+        quarantine_after=1,
     ),
     "quarantine-too-soon": _bug(
         "A quarantine is due although fewer rounds have failed.",
@@ -865,6 +867,16 @@ while leads() and not node.stopped:
         {"notices=self.quarantines.notices(state)[0]": "notices=rules.NONE"},
         "fail_again",
         min_nodes=1,
+    ),
+    "quarantine-by-the-watch": _bug(
+        "A leader forgets what it has said of a round before, although its watch does not show that yet.",
+        {15},
+        QuarantineLedger.judge,
+        {"self._failures |= ": "self._failures = "},
+        "fail_again",
+        min_nodes=1,
+        max_nodes=8,
+        watch_lag=5.0,
     ),
     "quarantine-for-ever": _bug(
         "A node that has waited out its quarantine does not say so.",

@@ -180,7 +180,10 @@ def living(level: str, everything: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 def contents(level: str, everything: Mapping[str, bytes]) -> Mapping[str, bytes]:
     """The keys among all that a service holds, whatever the adapters made of them, with their bytes."""
-    return _keys_in_register(everything[_REGISTER]) if level == "register" else everything
+    if level != "register":
+        return everything
+    # A service that has lost its data has no register until the next write.
+    return _keys_in_register(everything[_REGISTER]) if _REGISTER in everything else {}
 
 
 def garbled(level: str, key: str, everything: Mapping[str, bytes]) -> tuple[str, bytes]:

@@ -255,9 +255,7 @@ class Invariants:
     def _is_due(self, node: str, number: int) -> bool:
         """Whether a node has failed first in enough consecutive rounds up to this one, none of which has counted."""
         rounds, name = self._rounds_until(number), self._identity(node)
-        known = self._context.timeline.now - HEARD
-        has_failed = self._all_failed_by(name, rounds) and self._failed_at[number] < known
-        return has_failed and self._counted.get(name, 0) < rounds[0]
+        return self._all_failed_by(name, rounds) and self._counted.get(name, 0) < rounds[0]
 
     def _due_since(self, name: str) -> float:
         """Since when the last failure is known that a quarantine is made of; its verdict comes with the next world."""
@@ -288,9 +286,18 @@ class Invariants:
         ]
         is_sure = not (self._context.unreliable or self._context.notices_garbled)
         is_sure = is_sure and leader in machines and not machines[leader].disturbed
-        unfit += [node for node in state.world if self._is_due(node, state.round - 1)]
-        if unfit and is_sure and self._context.plan.limits.largest(len(state.world) - 1):
+        unfit = [*(unfit if is_sure else ()), *self._due(state)]
+        if unfit and self._context.plan.limits.largest(len(state.world) - 1):
             raise Violation(15, f"{unfit} are in a world of {len(state.world)}, and a smaller one is possible")
+
+    def _due(self, state: State) -> list[str]:
+        """Whose quarantine is due in a new world, however bad the network is and however late the watch.
+
+        A leader writes the verdicts of all rounds before the one that it forms, or has seen them when it was elected.
+        """
+        if self._context.notices_garbled or self._context.data_lost or self._context.purged:
+            return []
+        return [node for node in state.world if self._is_due(node, state.round - 1)]
 
     def _is_over(self, key: str) -> bool:
         """Whether what belongs to a round may have been removed."""
@@ -325,10 +332,11 @@ class Invariants:
         """A lease has ended, and these keys with it."""
         if has_run_out:
             self._context.trace.log("a lease runs out, with {}", ", ".join(keys))
+            for machine in self._context.machines:
+                if f"{NODES}/{machine.name}" in keys and machine.alive and machine.node.has_valid_lease():
+                    raise Violation(7, f"the lease of {machine.name} runs out, which takes it for valid")
         if LEADER_KEY in keys:
             self._leads = ""
-            # A record or a tombstone kept out the claims of nodes that have left; one that arrives now is applied.
-            self._kept_out |= {one.name for one in self._context.machines if one.ended}
 
     def _check_resigning(self, writer: str) -> None:
         """A node that resigns takes the lead from no other; one whose lease has ended does not have it any more.
@@ -595,16 +603,20 @@ class Invariants:
         if (leads := self._leader()) == machine.name and self._context.plan.level == "leases":
             # Elsewhere its record may stay, though nothing renews it.
             raise Violation(7, f"{machine.name} is elected although it has left")
-        if leads not in ("", machine.name):
-            # Its claim cannot win as long as that one leads; should it arrive when that one's lease is over, its own
-            # lease is what the others wait for.
+        if leads != machine.name and self._claim() is not None:
+            # Its claim cannot win as long as another leads, or its own tombstone stands; should it arrive when that
+            # lease is over, its own lease is what the others wait for.
             self._kept_out.add(machine.name)
 
     def _leader(self) -> str:
         """Who leads by what the service holds."""
-        value = living(self._context.plan.level, self._context.service.everything()).get(LEADER_KEY)
-        envelope = None if value is None else Envelope.unpack(value)
+        envelope = self._claim()
         return "" if envelope is None or envelope.deleted else decode(LeaderRecord, envelope.payload).node
+
+    def _claim(self) -> Envelope | None:
+        """The claim, or the tombstone of one, that the service holds."""
+        value = living(self._context.plan.level, self._context.service.everything()).get(LEADER_KEY)
+        return None if value is None else Envelope.unpack(value)
 
     def heard(self, machine: Machine, event: Event) -> None:
         """See `Watcher`."""

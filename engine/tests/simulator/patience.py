@@ -62,15 +62,16 @@ class Patience:
         # The watch of a node that was cut off may be silent until it is made again.
         calm_since = max(self._failed_at + 2 * plan.ttl + plan.lag, self._cut_at + WATCH_TIMEOUT)
         seconds = now - max(self._possible_since, calm_since)
-        if seconds > self._allowed(arrived=bool(names - self._first)) + _SLACK:
+        if seconds > self._allowed(len(names - self._first)) + _SLACK:
             raise Violation(4, f"{len(waiting)} nodes wait for {seconds:.1f} s for a world that is possible")
 
-    def _allowed(self, *, arrived: bool) -> float:
-        """Seconds that the rules allow."""
+    def _allowed(self, arrived: int) -> float:
+        """Seconds that the rules allow, if so many nodes have come meanwhile."""
         plan = self._context.plan
         is_wanted = plan.rule is not None and plan.rule.wanted > 0
-        last_call = max((1 + arrived) * plan.last_call, plan.wanted_timeout if is_wanted else 0.0)
-        return last_call + plan.assigning_at_most
+        last_call = max((1 + bool(arrived)) * plan.last_call, plan.wanted_timeout if is_wanted else 0.0)
+        # A world that has grown while its ranks were assigned is assigned once more.
+        return last_call + (1 + arrived) * plan.assigning_at_most
 
     def _waiting(self) -> "Sequence[Machine]":
         """The nodes that wait; none as long as a member may be in the world, or any node is in another attempt."""

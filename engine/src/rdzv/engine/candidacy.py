@@ -92,6 +92,7 @@ class Candidacy:
         return self.term
 
     def step_down(self) -> None:
-        """Cease to lead."""
+        """Cease to lead; another that leads goes on."""
         self.term = 0
-        self.run.leader = None
+        if self.run.leader is not None and self.run.leader.node == self.node:
+            self.run.leader = None

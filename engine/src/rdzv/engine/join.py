@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rdzv_core.backend import STATE_KEY
-from rdzv_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from ..outcome import Outcome
 from . import leader, refusals, report
@@ -111,8 +111,6 @@ def _await_world(node: Node, started: float, deadline: float) -> Coroutine[None]
         node.countdown.observe_alone(node.is_alone(), node.clock())
         refusals.raise_if_cannot_join(node)
         refusals.raise_if_out(node)
-        if node.registration.record is None or node.stopped:
-            raise RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
         alone_until = node.countdown.alone_until(node.settings.timeout.alone.total_seconds())
         patience = min(deadline, alone_until)
         yield from _serve_quarantine(node, deadline)

@@ -15,7 +15,7 @@ from .node import Node
 from .notices import drain_key
 from .records import Closed, NodeRecord, RunStatus, State, nodes_in, read_record
 from .register import apply_and_emit, deregister
-from .registration import NodeState
+from .registration import NodeState, Trigger
 from .rules import MembershipState
 from .worlds import read_world
 
@@ -63,7 +63,9 @@ def leave(node: Node, reason: str, deadline: float) -> Coroutine[None]:
     Raises:
         Exception: What is there of the node could not be taken back; its lease runs out by itself.
     """
-    record, lease = node.registration.record, node.registration.lease
+    record, lease, state = node.registration.record, node.registration.lease, node.registration.state
+    # A call that joins meanwhile must not announce a node that has gone.
+    node.registration.on(Trigger.LEFT)
     if record is not None and lease is not None and node.closed() is None:
         # The record stays until its lease runs out, so that the leader reads the reason.
         node.registration.withdraw()
@@ -75,7 +77,7 @@ def leave(node: Node, reason: str, deadline: float) -> Coroutine[None]:
         unfinished = yield from deregister(node, deadline)
     if node.id in node.countdown.drains:
         yield Delete(drain_key(node.id), deadline)
-    if node.registration.state is not NodeState.NEW:
+    if state is not NodeState.NEW:
         yield from _hand_over(node, reason, lease, deadline)
     if unfinished is not None:
         raise unfinished

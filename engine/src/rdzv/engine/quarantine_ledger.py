@@ -75,7 +75,10 @@ class QuarantineLedger:
         except RendezvousStateError:
             # The watch says so in the log.
             failure = None
-        self._failures = {} if failure is None else {state.round: failure}
+        # What is said of a round counts until a later one is formed: the watch may show none of it by then.
+        kept = range(state.round - self._node.settings.quarantine_after + 1, state.round)
+        self._failures = {number: self._failures[number] for number in kept if number in self._failures}
+        self._failures |= {} if failure is None else {state.round: failure}
         if failure is not None and failure.verdict is not None and not failure.counts:
             run, because = self._node.settings.run, failure.because
             logger.warning("round %d of '%s' has ended by the failure of no node: %s", state.round, run, because)
@@ -87,11 +90,11 @@ class QuarantineLedger:
 
     def _may_judge(self, situation: Situation, state: State, publishes: bool) -> bool:
         mine = self._node
-        known = self.notices(state)[0].failures.get(state.round)
+        notices, _ = self.notices(state)
+        known = notices.failures.get(state.round)
         if known is not None:
             return known.verdict is None and verdicts.judged(known, situation) is not None
-        after = mine.settings.quarantine_after
-        is_suspect = publishes and quarantine.is_suspect(mine.run.notices, state.round, after)
+        is_suspect = publishes and quarantine.is_suspect(notices, state.round, mine.settings.quarantine_after)
         return is_suspect or verdicts.has_failed(situation)
 
     def settle(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:

@@ -24,7 +24,7 @@ def raise_if_cannot_join(node: Node) -> None:
 
     Raises:
         RendezvousError: A loop of the node fails, and not just for a moment.
-        RendezvousClosedError: The attempt is closed or superseded, or the run was removed.
+        RendezvousClosedError: The attempt is closed or superseded, the run was removed, or this node has left.
         RendezvousGracefulExitError: The job is done, and this node was never needed; or its drain is over.
         RendezvousParameterError: The run has other limits.
     """
@@ -38,6 +38,8 @@ def raise_if_cannot_join(node: Node) -> None:
     raise_if_drained(node)
     node.failures.raise_lasting()
     _check_limits(node)
+    if node.registration.has_left:
+        raise errors.RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
 
 
 def raise_if_drained(node: Node) -> None:

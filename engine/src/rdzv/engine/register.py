@@ -146,7 +146,7 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
         mine.lose_lease()
         if early is not None:
             yield from _revoke(node, early, node.background_deadline(_until(node, deadline)))
-    while (record := mine.record) is not None and not node.stopped:
+    while (record := mine.record) is not None and not mine.has_left:
         until = node.background_deadline(_until(node, deadline))
         if node.clock() >= until:
             raise RendezvousConnectionError("each lease was over before the record was written")

@@ -20,7 +20,8 @@ class NodeState(Enum):
     REGISTERED = "its record is there, on a lease that it keeps alive"
     LOST = "its lease has ended, and its record with it; it has not sent it again"
     REREGISTERING = "its record is on its way on a new lease; it trusts no world until that is fenced"
-    DEREGISTERED = "it has taken its record back, or has left"
+    DEREGISTERED = "it has taken its record back"
+    LEFT = "it leaves, or has left: it sends its record no more"
     STOPPED = "its handler has shut down; every coroutine ends"
 
 
@@ -31,13 +32,15 @@ class Trigger(Enum):
     WRITTEN = "its record is written"
     FENCED = "no world can be formed without it any more"
     LEASE_LOST = "its lease ends"
-    WITHDRAWN = "it gives up waiting, or leaves"
+    WITHDRAWN = "it gives up waiting"
+    LEFT = "it leaves for good"
     STOPPED = "its handler shuts down"
 
 
 Transition = transitions.Transition[NodeState, Trigger]
 
 _WITHDRAW: Final = "Revoke, or Put of the reason"
+_LIVING: Final = tuple(state for state in NodeState if state not in (NodeState.LEFT, NodeState.STOPPED))
 
 TRANSITIONS: Final = (
     Transition(NodeState.NEW, Trigger.SENT, NodeState.REGISTERING, "OpenLease, Put"),
@@ -52,7 +55,8 @@ TRANSITIONS: Final = (
     Transition(NodeState.LOST, Trigger.WITHDRAWN, NodeState.DEREGISTERED, _WITHDRAW),
     Transition(NodeState.REREGISTERING, Trigger.WITHDRAWN, NodeState.DEREGISTERED, _WITHDRAW),
     Transition(NodeState.DEREGISTERED, Trigger.SENT, NodeState.REREGISTERING, "OpenLease, Put"),
-    *(Transition(state, Trigger.STOPPED, NodeState.STOPPED) for state in NodeState if state is not NodeState.STOPPED),
+    *(Transition(state, Trigger.LEFT, NodeState.LEFT, _WITHDRAW) for state in _LIVING),
+    *(Transition(state, Trigger.STOPPED, NodeState.STOPPED) for state in (*_LIVING, NodeState.LEFT)),
 )
 """What is not in the table changes nothing."""
 
@@ -82,6 +86,11 @@ class Registration:
     lease_since: float = -math.inf
     lease_until: float = -math.inf
     writing: bool = False
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the node leaves, or has left, for good."""
+        return self.state in (NodeState.LEFT, NodeState.STOPPED)
 
     def on(self, trigger: Trigger) -> None:
         """Go to the next state."""
