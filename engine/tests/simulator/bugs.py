@@ -851,7 +851,6 @@ while leads() and not node.stopped:
         min_nodes=2,
         max_nodes=4,
         namesakes=True,
-        quarantine_after=1,
     ),
     "quarantine-too-soon": _bug(
         "A quarantine is due although fewer rounds have failed.",

@@ -295,7 +295,9 @@ class Invariants:
 
         A leader writes the verdicts of all rounds before the one that it forms, or has seen them when it was elected.
         """
-        if self._context.notices_garbled or self._context.data_lost or self._context.purged:
+        context = self._context
+        # Whether it is due to a name or to an id changes with who lives, where several nodes have one name.
+        if context.notices_garbled or context.data_lost or context.purged or context.plan.namesakes:
             return []
         return [node for node in state.world if self._is_due(node, state.round - 1)]
 
