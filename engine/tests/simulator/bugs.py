@@ -26,6 +26,7 @@ from rdzv.engine import (
     notices,
     quarantine,
     records,
+    refusals,
     register,
     register_adapter,
     rules,
@@ -371,6 +372,17 @@ BUGS: Final[dict[str, Bug]] = {
         says="is elected although it has left",
         level="leases",
         delay=0.02,
+    ),
+    "announced-when-gone": Bug(
+        "A call that joins while its node leaves announces the node when that is over.",
+        frozenset({7}),
+        (
+            Change(register._write_record, {"not mine.has_left": "not node.stopped"}),
+            Change(refusals.raise_if_cannot_join, {"node.registration.has_left": "node.stopped"}),
+        ),
+        ("leave", "come"),
+        {"level": "leases", "delay": 0.02},
+        says="its record says that it waits",
     ),
     "believes-an-old-answer": _bug(
         "A node believes the answer to its claim, though its watch has brought another leader since.",

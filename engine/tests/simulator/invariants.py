@@ -19,6 +19,7 @@ from rdzv.engine.records import (
     ROUNDS,
     STATUS_KEY,
     LeaderRecord,
+    NodeRecord,
     Page,
     Pages,
     RunStatus,
@@ -599,9 +600,15 @@ class Invariants:
         return state is not None and (state.closed is not None or state.attempt > machine.settings.attempt)
 
     def left(self, machine: Machine) -> None:
-        """See `Watcher`: the others need not wait for the lease of a leader that has gone."""
+        """See `Watcher`: the others need not wait for a node that has gone, nor for the lease of a leader that has."""
         if self._context.corrupt:
             return
+        key = f"{NODES}/{machine.settings.attempt}/{machine.name}"
+        record = living(self._context.plan.level, self._context.service.everything()).get(key)
+        if record is not None and self._context.plan.level == "leases":
+            envelope = Envelope.unpack(record)
+            if not envelope.deleted and decode(NodeRecord, envelope.payload).left is None:
+                raise Violation(7, f"{machine.name} has left, and its record says that it waits")
         if (leads := self._leader()) == machine.name and self._context.plan.level == "leases":
             # Elsewhere its record may stay, though nothing renews it.
             raise Violation(7, f"{machine.name} is elected although it has left")
