@@ -336,8 +336,8 @@ class Invariants:
         if has_run_out:
             self._context.trace.log("a lease runs out, with {}", ", ".join(keys))
             for machine in self._context.machines:
-                if f"{NODES}/{machine.name}" in keys and machine.alive and machine.node.has_valid_lease():
-                    raise Violation(7, f"the lease of {machine.name} runs out, which takes it for valid")
+                if _record_key(machine) in keys and machine.alive and machine.node.has_valid_lease():
+                    raise Violation(2, f"the lease of {machine.name} runs out, which takes it for valid")
         if LEADER_KEY in keys:
             self._leads = ""
 
@@ -603,8 +603,7 @@ class Invariants:
         """See `Watcher`: the others need not wait for a node that has gone, nor for the lease of a leader that has."""
         if self._context.corrupt:
             return
-        key = f"{NODES}/{machine.settings.attempt}/{machine.name}"
-        record = living(self._context.plan.level, self._context.service.everything()).get(key)
+        record = living(self._context.plan.level, self._context.service.everything()).get(_record_key(machine))
         if record is not None and self._context.plan.level == "leases":
             envelope = Envelope.unpack(record)
             if not envelope.deleted and decode(NodeRecord, envelope.payload).left is None:
@@ -631,6 +630,11 @@ class Invariants:
         """See `Watcher`."""
         if event.kind is EventKind.EVICTED and not machine.disturbed and not self._context.unreliable:
             raise Violation(10, f"{machine.name} was evicted although it was never away")
+
+
+def _record_key(machine: Machine) -> str:
+    """Where the record of a node stands."""
+    return f"{NODES}/{machine.settings.attempt}/{machine.name}"
 
 
 def _is_unexpected(error: BaseException | None) -> bool:

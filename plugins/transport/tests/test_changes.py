@@ -309,6 +309,29 @@ def test_a_service_that_ends_each_stream_at_once_is_not_asked_all_the_time(
     assert 1 <= len(service.streams) <= 6
 
 
+def test_gaps_without_end_are_met_less_and_less_often(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a balancer one of whose members lags, until that has caught up."""
+    pauses: list[float] = []
+
+    def pause(changes: Changes, deadline: float, seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) in (9, 10):
+            service.put("p/a")
+
+    def gap(prefix: str, known: int, timeout: float) -> Told:
+        stream = Told(known, age=0.0)
+        stream.tells.put(GapError())
+        return stream
+
+    monkeypatch.setattr(changes, "_pause", pause)
+    monkeypatch.setattr(service, "changes", gap)
+    now = service.wait(service.read_all("p", CALL))
+    assert now.entries == service.entries
+    assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0]
+    service.wait(now)
+    assert pauses[9:] == [0.02]
+
+
 def test_a_service_that_has_lost_what_was_known_is_heard_of(service: Service) -> None:
     service.revision = 50
     service.put("p/a")

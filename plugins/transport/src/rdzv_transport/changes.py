@@ -27,6 +27,9 @@ _HASTE: Final = 1.0
 _PAUSE: Final = 0.02
 """Seconds from a stream that brought nothing to the next."""
 
+_LONGEST_PAUSE: Final = 1.0
+"""The same where each stream has a gap at once, as behind a balancer one of whose members lags: doubled up to this."""
+
 
 class GapError(Exception):
     """The service does not tell what happened since then: the prefix must be read again."""
@@ -151,6 +154,8 @@ class ChangeWatch:
         self._reading: _Reading | None = None
         self._changes: Changes | None = None
         self._logged_in_again = False
+        # The revision at the last gap, and the pause after it.
+        self._gap, self._pause = -1, 0.0
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
@@ -253,7 +258,9 @@ class ChangeWatch:
             self._doubt = self._now.revision
             self.close()
             if isinstance(error, GapError):
-                _pause(changes, deadline)
+                is_new = self._now.revision != self._gap
+                self._gap, self._pause = self._now.revision, _PAUSE if is_new else min(2 * self._pause, _LONGEST_PAUSE)
+                _pause(changes, deadline, self._pause)
             elif not self._may_go_on(error, changes):
                 raise
 
@@ -268,7 +275,7 @@ class ChangeWatch:
         if changes.over:
             self.close()
             if self._now.revision == before:
-                _pause(changes, deadline)
+                _pause(changes, deadline, _PAUSE)
 
     def _may_go_on(self, error: BaseException, changes: Changes) -> bool:
         """Whether to open a stream again; else, or if it broke too soon for that, the caller gets the error."""
@@ -295,6 +302,6 @@ class ChangeWatch:
                 self._now = Snapshot(entries, revision)
 
 
-def _pause(changes: Changes, deadline: float) -> None:
+def _pause(changes: Changes, deadline: float, seconds: float) -> None:
     """Do not open one stream after the other all the time, where a service ends each at once."""
-    time.sleep(max(0.0, min(_PAUSE - changes.age, deadline - time.monotonic())))
+    time.sleep(max(0.0, min(seconds - changes.age, deadline - time.monotonic())))
