@@ -370,6 +370,31 @@ def test_what_a_service_has_lost_before_the_first_heartbeat_is_missed(number: in
         assert not lease.keep_alive(CALL)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_is_written_over_something_that_is_lost_ends_the_lease(number: int) -> None:
+    backend = MemoryBackend()
+    heartbeats = HeartbeatLeases(backend, 5.0)
+    lease = heartbeats.open_lease(15.0, timeout=CALL)
+    there = heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL).entry
+    assert there is not None
+    other = heartbeats.put("nodes/b", b"", expect=ABSENT, lease=lease, timeout=CALL).entry
+    assert other is not None
+    for _ in range(number):
+        assert lease.keep_alive(CALL)
+    backend.delete("nodes", timeout=CALL)
+    # A claim that another has removed says nothing.
+    put = heartbeats.put("nodes/b", b"", expect=other.token, lease=lease, timeout=CALL)
+    assert put == PutResult(PutOutcome.CONFLICT)
+    again = heartbeats.put("nodes/b", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    assert again.outcome is PutOutcome.APPLIED
+    put = heartbeats.put("nodes/a", b"", expect=there.token, lease=lease, timeout=CALL)
+    assert put == PutResult(PutOutcome.CONFLICT)
+    assert heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL) == PutResult(PutOutcome.CONFLICT)
+    assert not lease.keep_alive(CALL)
+    assert heartbeats.read("nodes/b", timeout=CALL) is None
+    assert heartbeat(backend) == b"expired", "it is over for all"
+
+
 def test_a_write_whose_reply_was_lost_belongs_to_the_lease_as_well() -> None:
     backend = MemoryBackend()
     heartbeats = HeartbeatLeases(backend, 5.0)

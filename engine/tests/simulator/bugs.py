@@ -371,7 +371,7 @@ BUGS: Final[dict[str, Bug]] = {
         "leave",
         says="is elected although it has left",
         level="leases",
-        delay=0.02,
+        delay=0.05,
     ),
     "announced-when-gone": Bug(
         "A call that joins while its node leaves announces the node when that is over.",
@@ -569,6 +569,16 @@ try:
         HeartbeatLeases._check_expiry,
         {"if heartbeat.value != _EXPIRED": "if heartbeat.value not in (_EXPIRED, b'')"},
         "kill",
+        level="heartbeats",
+    ),
+    "loss-unnoticed": _bug(
+        "A record that a service has lost before the first heartbeat is written again on the same lease.",
+        {7},
+        HeartbeatLeases.put,
+        {"put.entry is None and mine.holds == key": "False"},
+        "forget",
+        "fail",
+        "come",
         level="heartbeats",
     ),
     "ended-while-looked-at": _bug(

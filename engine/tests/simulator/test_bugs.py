@@ -12,18 +12,21 @@ from .command import tell
 from .shrink import Failure, shrink, try_out
 
 RARE: Final = {
+    "announced-when-gone": 164,
     "believes-an-old-answer": 63,
     "drain-again": 79,
     "drowsy-observer": 41,
-    "elected-when-gone": 420,
+    "elected-when-gone": 411,
     "forgotten-election": 109,
     "garbage-of-the-next-attempt": 159,
     "hasty-removal": 18,
     "keep-ends": 39,
     "late-closing": 282,
     "leader-without-grace-period": 95,
+    "loss-unnoticed": 228,
     "page-unconfirmed": 22,
     "pardon-unheard": 185,
+    "quarantine-by-the-watch": 95,
     "shared-pages-removed": 153,
     "spares-take-places-of-silent-members": 205,
     "unseen-removal": 225,

@@ -345,6 +345,19 @@ def test_a_service_that_has_lost_what_was_known_is_heard_of(service: Service) ->
     assert service.wait(now).entries == service.entries
 
 
+def test_a_service_that_has_come_to_the_same_revision_since_it_lost_all_is_heard_of(service: Service) -> None:
+    service.put("p/a")
+    since = service.read_all("p", CALL)
+    stream = service.opened(since)
+    stream.tells.put(GapError())
+    service.entries = {"p/a": Entry(b"of another history", 2, 1)}
+    now = service.wait(since)
+    assert (now.entries, now.revision) == (service.entries, since.revision)
+    assert stream.closed
+    service.opened(now).tells.put([service.put("p/b")])
+    assert service.wait(now).entries == service.entries
+
+
 def test_a_snapshot_that_no_answer_has_named_is_looked_at(service: Service) -> None:
     """Another client may have read it of a service that has lost it since."""
     since = service.read_all("p", CALL)

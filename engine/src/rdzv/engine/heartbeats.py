@@ -173,6 +173,9 @@ class HeartbeatLeases(KeyValueBackend):
             mine.holds = mine.holds or key
             if mine.holds == key:
                 mine.version = None if put.entry is None else put.entry.token
+        elif mine is not None and put.entry is None and mine.holds == key:
+            # A heartbeat would be a new one, and the service would seem to have lost nothing.
+            mine.end(deadline)
         return put if put.entry is None else replace(put, entry=_parse_entry(put.entry)[2])
 
     def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
@@ -400,9 +403,12 @@ class _HeartbeatLease(Lease):
         there = self._inner.read(self.holds, timeout=time_left(deadline, self._clock()))
         self._is_verified = True
         if there is None or _parse_entry(there)[0] != self.id:
-            # For all: something else may have been put on it later.
-            self.ended = True
-            self._write(_EXPIRED, deadline)
+            self.end(deadline)
+
+    def end(self, deadline: float) -> None:
+        """End it, for the service has lost what belongs to it; for all, since something else may have been put on it."""
+        self.ended = True
+        self._write(_EXPIRED, deadline)
 
 
 def _goes_on(heartbeat: Entry | None) -> bool:

@@ -214,11 +214,12 @@ class ChangeWatch:
         fell_back = read.revision < reading.known
         if fell_back:
             self._source.newest = read.revision
-        if fell_back or (read.revision > before and read.entries != self._now.entries):
-            # The service lost what it had, and what the stream waits for may never come; or the stream missed this.
+        if fell_back or (read.revision >= before and read.entries != self._now.entries):
+            # The service lost what it had, and what the stream waits for may never come; or the stream missed this. One
+            # that has lost it may have come to the very revision that is known.
             self.close()
         with self._turns.changed:
-            if fell_back or read.revision > self._now.revision:
+            if fell_back or read.revision >= self._now.revision:
                 self._now = read
             # It settles what it was asked for, and what has come since if it shows as much.
             if self._doubt is not None and (self._doubt == reading.doubt or self._doubt <= read.revision):
