@@ -178,6 +178,26 @@ def test_one_connection_serves_many_calls(serve: Serve, connect: Connect) -> Non
     assert client.local_address() == "127.0.0.1"
 
 
+def test_a_call_that_is_interrupted_leaves_no_connection(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = serve()
+    client = connect(service.endpoint)
+    client.call(GET, 5, lambda reply: reply.status)
+    served = service.connections
+    with monkeypatch.context() as patch:
+        patch.setattr(TimedSocket, "receive", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.call(GET, 5, lambda reply: reply.status)
+    client.call(GET, 5, lambda reply: reply.status)
+    assert service.connections == served + 1
+    assert len(client.sockets._open) == 1
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_what_is_needed_beside_the_first_connection_is_there(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

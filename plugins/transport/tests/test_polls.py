@@ -13,7 +13,7 @@ from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv_transport import Client, EndpointError, Poll, PollWatch, Reply, Request, Revision, Watches, polls
+from rdzv_transport import Client, EndpointError, Member, Poll, PollWatch, Reply, Request, Revision, Watches, polls
 
 from .makers import closed
 
@@ -225,6 +225,40 @@ def test_a_poll_whose_endpoint_breaks_is_gone_on_with_at_the_next(serve: Serve, 
         second.change(2)
         assert wait.result().entries["p"].value == b"2"
     assert second.asked == ["/now", "/after/1"]
+
+
+class Breaking:
+    """A poll that breaks when the time of a wait is over."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+
+    def receive(self, deadline: float) -> None:
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        raise EndpointError("it broke", applied=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_after_a_poll_that_has_broken_the_next_wait_reads() -> None:
+    """The service may have lost what it had, and a poll for what is newer than that would hear of nothing."""
+    asked: list[str] = []
+    client = Client("Polled", (Endpoint("127.0.0.1", 1),), lambda reply: None, headers={})
+
+    def read_all(prefix: str, timeout: float) -> Snapshot:
+        asked.append("all")
+        return Snapshot({}, Revision(1, time.monotonic(), time.monotonic()))
+
+    def open_poll(prefix: str, now: Snapshot, timeout: float) -> Breaking:
+        asked.append("news")
+        return Breaking(client.members[0])
+
+    watch = PollWatch(client, read_all, open_poll, "p")
+    seen = read_all("p", 1.0)
+    for _ in range(2):
+        assert watch.wait(seen, time.monotonic() + 0.1) is seen
+    assert asked == ["all", "news", "all", "news"]
 
 
 def test_a_failure_reaches_the_waiter_and_the_next_wait_goes_on(serve: Serve, watch: Watch) -> None:

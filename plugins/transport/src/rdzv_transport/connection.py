@@ -194,6 +194,9 @@ class _ClosedByFailure:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError | ValueError):
             raise self._connection.close_by(error, self._began) from error
+        if error is not None:
+            # What was interrupted is not gone on with.
+            self._connection.close()
 
 
 def _bytes(request: Request, headers: Mapping[str, str]) -> bytes:

@@ -134,7 +134,7 @@ class PollWatch:
         except EndpointError:
             self._client.demote(poll.member)
         self.close()
-        self._now = found
+        self._now, self._has_failed = found, found is None
         if found is not None and found.entries != now.entries:
             self._next_poll = 0.0
 
