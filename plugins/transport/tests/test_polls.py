@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 from rdzv_core.backend import Entry, Snapshot
@@ -250,7 +251,7 @@ def test_after_a_poll_that_has_broken_the_next_wait_reads() -> None:
         asked.append("all")
         return Snapshot({}, Revision(1, time.monotonic(), time.monotonic()))
 
-    def open_poll(prefix: str, now: Snapshot, timeout: float) -> Breaking:
+    def open_poll(prefix: str, now: Snapshot, timeout: float) -> Any:
         asked.append("news")
         return Breaking(client.members[0])
 
