@@ -169,13 +169,8 @@ class HeartbeatLeases(KeyValueBackend):
                 put = self._inner.put(key, prefixed, expect=put.entry.token, timeout=self._left(deadline))
             else:
                 return PutResult(PutOutcome.CONFLICT, alive)
-        if mine is not None and put.outcome is not PutOutcome.CONFLICT:
-            mine.holds = mine.holds or key
-            if mine.holds == key:
-                mine.version = None if put.entry is None else put.entry.token
-        elif mine is not None and put.entry is None and mine.holds == key:
-            # A heartbeat would be a new one, and the service would seem to have lost nothing.
-            mine.end(deadline)
+        if mine is not None:
+            mine.note(key, put, deadline)
         return put if put.entry is None else replace(put, entry=_parse_entry(put.entry)[2])
 
     def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
@@ -359,6 +354,15 @@ class _HeartbeatLease(Lease):
         """What stands before a value that is put on it; from then on others may know of it."""
         self._is_used = True
         return f"{self.id} {self.ttl:.3f}".encode()
+
+    def note(self, key: str, put: PutResult, deadline: float) -> None:
+        """Note what became of a put on it."""
+        if put.outcome is not PutOutcome.CONFLICT:
+            self.holds = self.holds or key
+            self.version = self.version if self.holds != key else put.entry and put.entry.token
+        elif put.entry is None and self.holds == key:
+            # The next heartbeat would be a new one, and the service would seem to have lost nothing.
+            self.end(deadline)
 
     def keep_alive(self, timeout: float) -> bool:
         deadline, is_done = self._clock() + timeout, False

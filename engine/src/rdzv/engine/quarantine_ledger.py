@@ -76,7 +76,7 @@ class QuarantineLedger:
             # The watch says so in the log.
             failure = None
         # What is said of a round counts until a later one is formed: the watch may show none of it by then.
-        kept = range(state.round - self._node.settings.quarantine_after + 1, state.round)
+        kept = range(state.round - self._node.settings.quarantine_after, state.round)
         self._failures = {number: self._failures[number] for number in kept if number in self._failures}
         self._failures |= {} if failure is None else {state.round: failure}
         if failure is not None and failure.verdict is not None and not failure.counts:

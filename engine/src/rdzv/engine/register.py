@@ -246,8 +246,7 @@ def _lose_all_on_lease(node: Node) -> None:
     """Trust nothing that belonged to the lease."""
     node.registration.lose_lease()
     node.failures.clear(LEAD)
-    if node.leading:
-        node.candidacy.step_down()
+    node.candidacy.step_down()
 
 
 def apply_and_emit(node: Node, versioned: VersionedValue | None, deadline: float) -> Coroutine[None]:
