@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -14,7 +15,7 @@ from rdzv_conformance.processes import Processes
 from rdzv_core.backend import ABSENT, ANY, Entry, PutOutcome, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv_c10d import C10dRendezvousBackend, watch
+from rdzv_c10d import C10dRendezvousBackend, pool, watch
 from rdzv_c10d.layout import Layout
 from rdzv_c10d.locator import GivenLocator
 from rdzv_c10d.logs import Logs
@@ -26,7 +27,7 @@ from rdzv_c10d.values import Frame, Names
 from rdzv_c10d.wakeup import WakeupKey
 from rdzv_c10d.watchers import Watchers
 
-from .clients import CALL, ForkedStore, tcp_client
+from .clients import CALL, Connect, ForkedStore, tcp_client
 
 
 @pytest.fixture
@@ -129,6 +130,50 @@ def test_a_call_that_any_error_ends_is_answered_at_once(store: Any) -> None:
         assert pool.call(lambda connection: 7, time.monotonic() + CALL, lambda: None) == 7
     finally:
         pool.close(lambda connection: None, at_once=True)
+
+
+def test_a_connection_that_is_made_wakes_two_of_a_crowd(
+    server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One takes it, and one makes the next. All others sleep on."""
+    used = connect(server.endpoint)._uses.get().shared.pool
+    used.call(lambda connection: None, time.monotonic() + CALL, lambda: None)
+    # Who is not woken in time waits for longer than this test.
+    monkeypatch.setattr(pool, "_POLL_INTERVAL", 10 * CALL)
+    woken, may_end, wait = Counter[bool](), threading.Event(), used._changed.wait
+
+    def counting(timeout: float) -> bool:
+        woken[is_woken := wait(timeout)] += 1
+        return is_woken
+
+    monkeypatch.setattr(used._changed, "wait", counting)
+    with ThreadPoolExecutor(callers := 40) as threads:
+        calls = [
+            threads.submit(used.call, lambda connection: may_end.wait(CALL), time.monotonic() + CALL, lambda: None)
+            for _ in range(callers)
+        ]
+        eventually(lambda: len(used._busy) == pool._CONNECTIONS, "all connections to be made")
+        made = dict(woken)
+        may_end.set()
+        assert all(call.result(CALL) for call in calls)
+    assert made[True] <= 2 * pool._CONNECTIONS
+
+
+def test_who_closes_waits_no_longer_than_for_the_last_thread(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, may_end = ConnectionPool(GivenLocator(store), "rdzv/run/"), threading.Event()
+    monkeypatch.setattr(pool, "_SHUTDOWN_GRACE", 10 * CALL)
+
+    def end(connection: Connection) -> None:
+        may_end.wait(CALL)
+        # Such work puts nothing back, which would wake as well.
+        sys.exit()
+
+    used.start(end, CALL, "rdzv-c10d-test")
+    used.call(lambda connection: None, time.monotonic() + CALL, lambda: None)
+    with in_background(lambda: used.close(lambda connection: None, at_once=True)) as closing:
+        eventually(lambda: used._closed and len(used._workers) == 1, "the others to end")
+        may_end.set()
+        closing.result(CALL)
 
 
 def test_each_thread_that_waits_for_the_listener_gets_an_error_of_its_own(

@@ -198,12 +198,10 @@ class ConnectionPool:
             stays = not self._closed and self._session == session and len(self._idle) < _CONNECTIONS
             if stays:
                 self._idle.append(one)
-            if self._newest is not None and not self._newest.is_connecting():
-                # Who has waited for this connection may make another one now.
+            # One takes it; once it was made, another one may make the next. Of a crowd the others sleep on.
+            if is_made := self._newest is not None and not self._newest.is_connecting():
                 self._newest = None
-                self._changed.notify_all()
-            else:
-                self._changed.notify(1 + self._background)
+            self._changed.notify(1 + is_made + self._background)
             return stays
 
     def note_end(self, worker: "_Worker") -> None:
@@ -212,6 +210,8 @@ class ConnectionPool:
             self._workers.discard(worker)
             if self._newest is worker:
                 self._newest = None
+            elif not self._closed:
+                return  # Its connection was put back, which has woken those who may go on.
             self._changed.notify_all()
 
     def _await_end(self) -> bool:
