@@ -410,7 +410,7 @@ class _HeartbeatLease(Lease):
             self.end(deadline)
 
     def end(self, deadline: float) -> None:
-        """End it, for the service has lost what belongs to it; for all, since something else may have been put on it."""
+        """End it, for all: the service has lost what belongs to it. Something else may have been put on it later."""
         self.ended = True
         self._write(_EXPIRED, deadline)
 
