@@ -46,7 +46,7 @@ def write_world(
     Args:
         state: The state, with all members.
         nonce: Makes the folder's name unique.
-        deadline: The deadline for the next page: a hundred thousand nodes have 1,563.
+        deadline: The deadline for the calls that begin together, which are those of all pages.
         same: The pages of the round before, if its world has the same members with the same ranks.
         at_once: How many keys the service makes in one step.
     """
