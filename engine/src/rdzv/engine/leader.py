@@ -1,8 +1,8 @@
 """The coroutines of the leader: how it is elected, and how it publishes what the rules decide.
 
-Leading needs no trust: every write of the state is a compare-and-set, so a leader that was paused, replaced or overtaken
-changes nothing. A node that waits or has left in an older view still does; a round that lacks a member is formed from
-nodes that were read after the token of the state was known (`_LeaderTerm.form`).
+Leading needs no trust: every write of the state is a compare-and-set, so a leader that was paused, replaced or
+overtaken changes nothing. A node that waits or has left in an older view still does; a round that lacks a member is
+formed from nodes that were read after the token of the state was known (`_LeaderTerm.form`).
 """
 
 import math
@@ -181,8 +181,8 @@ def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[
 def _assign_ranks(node: Node, before: State | None, decision: rules.Publish) -> Coroutine[Sequence[str] | None]:
     """Ask the plugins for the ranks of a new world. They may take their time, or hang: then the default holds, None.
 
-    If that takes longer than `FRESH` the nodes are read again, so that what happens meanwhile is seen; that the state has
-    changed, its token tells.
+    If that takes longer than `FRESH` the nodes are read again, so that what happens meanwhile is seen; that the state
+    has changed, its token tells.
     """
     if not decision.arrived:
         return None
