@@ -574,8 +574,8 @@ try:
     "loss-unnoticed": _bug(
         "A record that a service has lost before the first heartbeat is written again on the same lease.",
         {7},
-        HeartbeatLeases.put,
-        {"put.entry is None and mine.holds == key": "False"},
+        _HeartbeatLease.note,
+        {"put.entry is None and self.holds == key": "False"},
         "forget",
         "fail",
         "come",

@@ -170,6 +170,7 @@ BEYOND = {
     "heartbeat leases": (
         *("fresh-timeouts", "dead-before-its-first-heartbeat", "unverified-lease"),
         *("end-that-is-forgotten", "resting-observer", "drowsy-observer", "ended-while-looked-at"),
+        "loss-unnoticed",
     ),
     "a register": ("unreadable-key", "no-answer-is-conflict"),
     "pages, crowds, or the store of a round": (
@@ -181,10 +182,10 @@ BEYOND = {
         *("long-last-call", "unbounded-arrivals", "wanted-at-any-time", "hasty-growth", "delayed-loss"),
         *("join-past-its-deadline", "timeout-closes-run", "wall-clock", "early-lease-for-ever"),
     ),
-    "a watch that is late": ("evicted-by-the-watch",),
+    "a watch that is late": ("evicted-by-the-watch", "quarantine-by-the-watch"),
     "more nodes, more rounds, or more faults in one run": (
         *("scattered-group", "forgotten-leftovers", "quarantine-twice", "unconditional-record", "unfenced-rejoin"),
-        *("elected-when-gone", "quarantine-of-others"),
+        *("elected-when-gone", "announced-when-gone", "quarantine-of-others"),
     ),
 }
 """The other bugs, by what they need that no search has."""
