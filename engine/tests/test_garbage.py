@@ -47,6 +47,13 @@ class TestPendingRounds:
         found = garbage.of_pending_rounds(control, state(5), 5)
         assert found == ["nodes/0", "heartbeats/0", pending_key(4), pending_key(5)]
 
+    def test_of_attempts_without_a_state_the_latest_go_too(self) -> None:
+        found = garbage.of_pending_rounds(seen(r4=0), state(5, attempt=2), 5)
+        assert found == ["nodes/0", "heartbeats/0", "nodes/1", "heartbeats/1", pending_key(4)]
+        of_many = garbage.of_pending_rounds(seen(r4=0), state(5, attempt=1000), 5)
+        nodes = [f"nodes/{attempt}" for attempt in (0, *range(1000 - garbage.SWEPT, 1000))]
+        assert [key for key in of_many if key.startswith("nodes/")] == nodes
+
     def test_one_that_cannot_be_read_names_nothing(self) -> None:
         assert garbage.of_pending_rounds(seen(pending_key(4)), state(5), 5) == [pending_key(4)]
 
@@ -90,9 +97,6 @@ class TestTheLastNode:
     def test_of_a_run_without_a_world(self) -> None:
         assert garbage.of_worldless_run([RECORD]) == [STATUS_KEY, RECORD.key]
 
-    def test_that_was_superseded(self) -> None:
-        assert garbage.of_superseded(1, "a") == ["nodes/1/a", "heartbeats/1"]
-
     @pytest.mark.parametrize(
         ("number", "rounds"), [(1, [store_folder(1)]), (5, [*map(round_folder, (3, 4)), store_folder(5)])]
     )
@@ -120,6 +124,10 @@ class TestTheLastNode:
             pending_key(2),
             pending_key(3),
         ]
+
+    def test_of_an_attempt_that_a_closed_one_superseded_removes_both(self) -> None:
+        found = garbage.of_closed_attempt(state(1, attempt=3), 2, seen(), [])
+        assert found[-4:] == ["nodes/2", "heartbeats/2", "nodes/3", "heartbeats/3"]
 
     @pytest.mark.parametrize(("most", "rounds"), [(worlds.PAGE, []), (LARGE, [3, 7])])
     def test_looks_for_pages_of_further_rounds_where_worlds_are_large(self, most: int, rounds: list[int]) -> None:

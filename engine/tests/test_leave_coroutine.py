@@ -221,12 +221,25 @@ class TestLeaving:
     def test_a_superseded_node_removes_what_it_has_written_itself(self, harness: Harness) -> None:
         node = harness.registered()
         harness.publish(running("b", "c", attempt=1))
-        harness.put("rounds/1/store/key", b"value")
+        # That one is dead, as its heartbeat says: without it, it would seem to live.
+        others = {"rounds/1/store/key", "heartbeats/0/dead"}
+        for key in others:
+            harness.put(key, b"value")
         harness.show(node)
         leaving = self.leave(node, harness)
         assert leaving.to(Delete) == Delete(records.node_key(0, "a"), harness.now + 30.0)
         leaving.end()
-        assert harness.names() == {STATE_KEY, "rounds/1/store/key"}
+        assert harness.names() == {STATE_KEY} | others
+
+    def test_a_superseded_node_that_is_the_last_of_a_closed_run_removes_the_rest(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b", attempt=1, closed=ENOUGH))
+        for key in ("rounds/1/store/key", failure_key(1), "heartbeats/1/b"):
+            harness.put(key, b"value")
+        harness.put(records.LEADER_KEY, b"", deleted=True)
+        harness.show(node)
+        self.leave(node, harness).end()
+        assert harness.names() == {STATE_KEY}
 
 
 class TestEnding:

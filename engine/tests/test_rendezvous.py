@@ -405,6 +405,14 @@ class TestGathering:
         run.end(*stay)
         assert run.all_keys() == {"control/state"}
 
+    def test_nothing_is_left_behind_by_an_attempt_that_ends_before_the_one_that_it_supersedes(self, run: Run) -> None:
+        run.gather(*(old := run.nodes(2, 2, 2)))
+        later = run.node(2, 2, attempt=1)
+        later.set_closed()
+        later.leave()
+        run.end(*old)
+        assert run.all_keys() == {"control/state"}
+
     def test_an_attempt_that_died_leaves_nothing_to_the_next(self, run: Run) -> None:
         run.gather(*(old := run.nodes(2, 2, 2)))
         for node in old:

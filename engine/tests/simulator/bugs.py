@@ -406,6 +406,25 @@ BUGS: Final[dict[str, Bug]] = {
         "fail_many",
         "fail_many",
     ),
+    "leftovers-of-the-superseded": _bug(
+        "A node of an attempt that was superseded removes nothing, though it is the last of a run that is closed.",
+        {13},
+        leave._collect_garbage,
+        {"not (state and state.closed)": "True"},
+    ),
+    "ghosts": Bug(
+        "A node that was superseded removes the heartbeats of its attempt, and so the end of the leases of the dead.",
+        frozenset({13}),
+        (
+            Change(
+                leave._hand_over,
+                {"records.node_key(node.settings.attempt, node.id)": 'f"{records.HEARTBEATS}/{node.settings.attempt}"'},
+            ),
+            Change(garbage._attempts_before, {"{last, *range(max(last, attempt - SWEPT), attempt)}": "{last}"}),
+        ),
+        ("kill", "relaunch", "requeue"),
+        {"level": "heartbeats"},
+    ),
     "old-contact": _bug(
         "A leader counts on a contact that was before an outage, as long as there was none after it.",
         {10},

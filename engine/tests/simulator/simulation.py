@@ -5,6 +5,7 @@ Everything that happens follows from the plan.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CROWD", "LOOK", "Simulation"]
 
+_OVERTAKEN: Final = 0.2
+"""Of so many runs, as a part of 1, the next attempt begins before they have ended."""
 CROWD: Final[tuple[tuple[ModuleType, str, float], ...]] = (
     (candidacy, "FIRST_CANDIDATES", 1 / 6),
     (candidacy, "CANDIDATES", 1),
@@ -177,6 +180,8 @@ class Simulation:
         self.context.trace.log("all programs shut down")
         began = self.context.timeline.now
         ending = self.context.living()
+        if chance(self.context.plan.seed, "end").random() < _OVERTAKEN:
+            ending.append(self._overtake())
         for machine in ending:
             machine.shut_down()
         self.context.timeline.run(self.context.timeline.now + 2 * self.context.plan.ttl)
@@ -186,6 +191,16 @@ class Simulation:
         seen_undead = self.invariants.undead_at > began - 3 * self.context.plan.ttl
         if not seen_undead and not any(machine.unheard or machine.process.alive for machine in ending):
             self._see_that_nothing_stays()
+
+    def _overtake(self) -> Machine:
+        """The next attempt begins too early, and closes the run before it has a world; the one before goes last."""
+        self.context.attempt += 1
+        self.come()
+        newcomer = self.context.machines[-1]
+        for does in (partial(newcomer.close, "enough"), newcomer.shut_down):
+            does()
+            self.let_pass(self.context.timeline.now + LOOK)
+        return newcomer
 
     def _see_that_nothing_stays(self) -> None:
         """When a run has ended, its closed state is all that stays."""

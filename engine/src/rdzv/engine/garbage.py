@@ -17,7 +17,7 @@ from .notices import DRAINS, FAILURES, QUARANTINES, drain_key, notice_keys
 from .records import LeaderRecord, NodeRecord, State, number_of, numbered, read_record
 
 SWEPT: Final = 10
-"""Rounds back to which a leader removes what it, or one before it, could not remove before."""
+"""Rounds, and attempts, back to which a leader removes what it, or one before it, could not remove before."""
 
 
 def of_pending_rounds(control: DecodedSnapshot, state: State, until: int) -> list[str]:
@@ -39,12 +39,18 @@ def of_pending_rounds(control: DecodedSnapshot, state: State, until: int) -> lis
             pending = read_record(LeaderRecord, control.get(key))
         except RendezvousStateError:
             pending = None
-        attempt = state.attempt if pending is None else pending.attempt
-        if attempt < state.attempt:
-            # Where the service has no leases, what is dead stays.
-            found += [f"{records.NODES}/{attempt}", f"{records.HEARTBEATS}/{attempt}"]
+        if pending is not None:
+            for attempt in _attempts_before(state.attempt, pending.attempt):
+                # Where the service has no leases, what is dead stays.
+                found += [f"{records.NODES}/{attempt}", f"{records.HEARTBEATS}/{attempt}"]
         found.append(key)
     return found
+
+
+def _attempts_before(attempt: int, last: int) -> list[int]:
+    """The attempts that this one supersedes, from the `last` that had a state on. Those between had none, and nobody
+    else would remove what has died in them; of many only the latest."""
+    return sorted({last, *range(max(last, attempt - SWEPT), attempt)} - {attempt})
 
 
 # What the leader removes.
@@ -80,11 +86,6 @@ def old_rounds(state: State, swept: int) -> range:
 # What the last node removes.
 
 
-def of_superseded(attempt: int, node_id: str) -> list[str]:
-    """The garbage of a node that goes after the next attempt has begun. That removes all but what came since."""
-    return [records.node_key(attempt, node_id), f"{records.HEARTBEATS}/{attempt}"]
-
-
 def of_worldless_run(nodes: Collection[NodeRecord]) -> list[str]:
     """The garbage of a run in which no world was formed."""
     return [records.STATUS_KEY, *(record.key for record in nodes)]
@@ -108,14 +109,15 @@ def of_closed_attempt(state: State, attempt: int, pending: DecodedSnapshot, page
 
     Args:
         state: The state.
-        attempt: The attempt.
+        attempt: The attempt of the last node, which may be the one before.
         pending: The pending rounds.
         pages: The pages of worlds that were not published; see `unpublished_rounds`.
     """
     rounds = [records.round_folder(one) for one in _last_rounds(state)]
     # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
-    own = [records.LEADER_KEY, records.STATUS_KEY, f"{records.NODES}/{attempt}", f"{records.HEARTBEATS}/{attempt}"]
-    return [*rounds, *pages, *own, *of_pending_rounds(pending, state, state.round + 1)]
+    own = [f"{folder}/{one}" for one in sorted({attempt, state.attempt}) for folder in (records.NODES, records.HEARTBEATS)]
+    control = [records.LEADER_KEY, records.STATUS_KEY]
+    return [*rounds, *pages, *control, *own, *of_pending_rounds(pending, state, state.round + 1)]
 
 
 def unpublished_rounds(state: State, pending: DecodedSnapshot) -> list[int]:

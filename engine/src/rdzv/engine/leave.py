@@ -97,10 +97,9 @@ def _hand_over(node: Node, reason: str, lease: Lease | None, deadline: float) ->
     node.registration.lease = None
     if leads is None:
         yield from _collect_garbage(node, reason, deadline)
-    # It may have learned of that only now.
+    # It may have learned of that only now. The next attempt has removed the rest, or will: others may need that yet.
     if node.membership() is MembershipState.SUPERSEDED:
-        for prefix in garbage.of_superseded(node.settings.attempt, node.id):
-            yield Delete(prefix, deadline)
+        yield Delete(records.node_key(node.settings.attempt, node.id), deadline)
 
 
 def _write_leave_record(
@@ -136,7 +135,9 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
         snapshot = yield ReadAll(records.NODES, deadline)
         nodes = nodes_in(snapshot)
         state, version, is_closed = node.run.state, node.run.version, node.closed() is not None
-        if any(record.left is None for record in nodes) or node.membership() is MembershipState.SUPERSEDED:
+        if any(record.left is None for record in nodes):
+            return
+        if node.membership() is MembershipState.SUPERSEDED and not (state and state.closed):
             return
         if state is None or is_closed:
             break
