@@ -13,7 +13,6 @@ from rdzv.engine.records import (
     LEADER_KEY,
     STATUS_KEY,
     LeaderRecord,
-    NodeRecord,
     Pages,
     State,
     pending_key,
@@ -23,7 +22,6 @@ from rdzv.engine.records import (
 )
 from rdzv.settings import ROUNDS_KEPT
 
-RECORD = NodeRecord("a", 1, 0, 2, 4, "a.host", 1)
 LARGE = worlds.PAGE + 1
 
 
@@ -95,17 +93,17 @@ class TestWhileTheRunGoesOn:
 
 class TestTheLastNode:
     def test_of_a_run_without_a_world(self) -> None:
-        assert garbage.of_worldless_run([RECORD]) == [STATUS_KEY, RECORD.key]
+        assert garbage.of_worldless_run() == [STATUS_KEY]
 
     @pytest.mark.parametrize(
         ("number", "rounds"), [(1, [store_folder(1)]), (5, [*map(round_folder, (3, 4)), store_folder(5)])]
     )
     def test_of_an_open_run_leaves_the_world(self, number: int, rounds: list[str]) -> None:
-        assert garbage.of_ended_round(state(number), [RECORD]) == [*rounds, RECORD.key]
+        assert garbage.of_ended_round(state(number)) == rounds
 
     def test_of_an_open_run_leaves_the_pages_of_an_earlier_round(self) -> None:
         pages = Pages(f"{world_folder(4)}/1.x", 1, 2, "a")
-        found = garbage.of_ended_round(state(6, max_nodes=LARGE, pages=pages), [])
+        found = garbage.of_ended_round(state(6, max_nodes=LARGE, pages=pages))
         assert found == [*map(round_folder, (1, 2, 3)), store_folder(4), *map(round_folder, (5, 6))]
 
     def test_of_a_closed_attempt_leaves_the_state(self) -> None:

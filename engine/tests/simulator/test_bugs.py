@@ -27,6 +27,7 @@ RARE: Final = {
     "page-unconfirmed": 22,
     "pardon-unheard": 185,
     "quarantine-by-the-watch": 95,
+    "records-by-name": 523,
     "shared-pages-removed": 153,
     "spares-take-places-of-silent-members": 205,
     "unseen-removal": 225,

@@ -156,6 +156,7 @@ BEYOND = {
     "a purge, or a next attempt": (
         *("foreign-removal", "last-node-removes-next-attempt"),
         *("requeue-waits", "garbage-of-the-next-attempt"),
+        *("leftovers-of-the-superseded", "ghosts", "records-by-name"),
     ),
     "nodes of one name": ("quarantine-of-namesakes",),
     "errors and bytes that none expects": (

@@ -5,7 +5,7 @@ that are never used again: even a request that is applied too late does no harm.
 attempt publishes its status again, or another is elected.)
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from rdzv_core.errors import RendezvousStateError
@@ -14,7 +14,7 @@ from ..settings import ROUNDS_KEPT
 from . import records, worlds
 from .client import DecodedSnapshot
 from .notices import DRAINS, FAILURES, QUARANTINES, drain_key, notice_keys
-from .records import LeaderRecord, NodeRecord, State, number_of, numbered, read_record
+from .records import LeaderRecord, State, number_of, numbered, read_record
 
 SWEPT: Final = 10
 """Rounds, and attempts, back to which a leader removes what it, or one before it, could not remove before."""
@@ -83,25 +83,19 @@ def old_rounds(state: State, swept: int) -> range:
     return range(min(max(swept, state.round - SWEPT), max(0, until)) + 1, until + 1)
 
 
-# What the last node removes.
+# What the last node removes. Not the records of those that have left: a write that was on its way would make one anew.
 
 
-def of_worldless_run(nodes: Collection[NodeRecord]) -> list[str]:
+def of_worldless_run() -> list[str]:
     """The garbage of a run in which no world was formed."""
-    return [records.STATUS_KEY, *(record.key for record in nodes)]
+    return [records.STATUS_KEY]
 
 
-def of_ended_round(state: State, nodes: Collection[NodeRecord]) -> list[str]:
-    """The garbage of an open run into whose round no member comes back.
-
-    Args:
-        state: The state, as it is published.
-        nodes: Every node record in the service.
-    """
+def of_ended_round(state: State) -> list[str]:
+    """The garbage of an open run into whose round no member comes back."""
     # As long as the state names it, the world stays.
     world = state.round if state.pages is None else state.pages.round
-    rounds = [records.store_folder(one) if one == world else records.round_folder(one) for one in _last_rounds(state)]
-    return rounds + [record.key for record in nodes]
+    return [records.store_folder(one) if one == world else records.round_folder(one) for one in _last_rounds(state)]
 
 
 def of_closed_attempt(state: State, attempt: int, pending: DecodedSnapshot, pages: Iterable[str]) -> list[str]:
