@@ -92,9 +92,6 @@ class TestWhileTheRunGoesOn:
 
 
 class TestTheLastNode:
-    def test_of_a_run_without_a_world(self) -> None:
-        assert garbage.of_worldless_run() == [STATUS_KEY]
-
     @pytest.mark.parametrize(
         ("number", "rounds"), [(1, [store_folder(1)]), (5, [*map(round_folder, (3, 4)), store_folder(5)])]
     )

@@ -343,7 +343,8 @@ class TestCleaningUp:
         state = running("a", "b", round=5)
         there = self.leave(harness, node, record("b", left="drained"), state=state)
         # A leader removes the earlier ones.
-        assert there - RECORDS == {STATE_KEY, records.STATUS_KEY, *(f"rounds/{number}/store/key" for number in (0, 1, 2))}
+        stores = {f"rounds/{number}/store/key" for number in (0, 1, 2)}
+        assert there - RECORDS == {STATE_KEY, records.STATUS_KEY, *stores}
 
     def test_the_stores_of_the_first_rounds_have_low_numbers(self, harness: Harness, node: Node) -> None:
         there = self.leave(harness, node, record("b", left="drained"), state=running("a", "b"))

@@ -39,18 +39,18 @@ def of_pending_rounds(control: DecodedSnapshot, state: State, until: int) -> lis
             pending = read_record(LeaderRecord, control.get(key))
         except RendezvousStateError:
             pending = None
-        if pending is not None:
-            for attempt in _attempts_before(state.attempt, pending.attempt):
-                # Where the service has no leases, what is dead stays.
-                found += [f"{records.NODES}/{attempt}", f"{records.HEARTBEATS}/{attempt}"]
+        before = state.attempt if pending is None else pending.attempt
+        if before < state.attempt:
+            # Attempts between the two had no state, so no pending round names them; of many the latest are removed.
+            between = range(max(before + 1, state.attempt - SWEPT), state.attempt)
+            found += _of_attempts([before, *between])
         found.append(key)
     return found
 
 
-def _attempts_before(attempt: int, last: int) -> list[int]:
-    """The attempts that this one supersedes, from the `last` that had a state on. Those between had none, and nobody
-    else would remove what has died in them; of many only the latest."""
-    return sorted({last, *range(max(last, attempt - SWEPT), attempt)} - {attempt})
+def _of_attempts(attempts: Iterable[int]) -> list[str]:
+    """Where the service has no leases, what is dead stays, and is not seen: in folders of each attempt."""
+    return [f"{folder}/{attempt}" for attempt in attempts for folder in (records.NODES, records.HEARTBEATS)]
 
 
 # What the leader removes.
@@ -86,11 +86,6 @@ def old_rounds(state: State, swept: int) -> range:
 # What the last node removes. Not the records of those that have left: a write that was on its way would make one anew.
 
 
-def of_worldless_run() -> list[str]:
-    """The garbage of a run in which no world was formed."""
-    return [records.STATUS_KEY]
-
-
 def of_ended_round(state: State) -> list[str]:
     """The garbage of an open run into whose round no member comes back."""
     # As long as the state names it, the world stays.
@@ -108,10 +103,8 @@ def of_closed_attempt(state: State, attempt: int, pending: DecodedSnapshot, page
         pages: The pages of worlds that were not published; see `unpublished_rounds`.
     """
     rounds = [records.round_folder(one) for one in _last_rounds(state)]
-    # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
-    own = [f"{folder}/{one}" for one in sorted({attempt, state.attempt}) for folder in (records.NODES, records.HEARTBEATS)]
-    control = [records.LEADER_KEY, records.STATUS_KEY]
-    return [*rounds, *pages, *control, *own, *of_pending_rounds(pending, state, state.round + 1)]
+    own = [records.LEADER_KEY, records.STATUS_KEY, *_of_attempts(sorted({attempt, state.attempt}))]
+    return [*rounds, *pages, *own, *of_pending_rounds(pending, state, state.round + 1)]
 
 
 def unpublished_rounds(state: State, pending: DecodedSnapshot) -> list[int]:

@@ -177,7 +177,7 @@ def _after_last_round(
 ) -> Coroutine[list[str]]:
     """The garbage of an open run after the last node has left."""
     if state is None:
-        return garbage.of_worldless_run()
+        return [records.STATUS_KEY]
     whole = yield from read_world(state, deadline)
     # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
     ended = rules.has_ended(whole, nodes, node.run.status, node.id)
