@@ -17,12 +17,12 @@ from .invariants import Violation
 from .search import Found, search
 from .shrink import Failure, shrink, try_out
 from .simulation import Simulation
-from .trips import WAYS, Trips, trips
+from .trips import LEGEND, SERVICES, WAYS, trips
 
 __all__ = ["main", "tell"]
 
 SIZES = (10, 100, 1_000, 10_000)
-TRIPS = {"leases": (2, 64, 65, 1_000, 10_000), "heartbeats": (2, 64, 65, 1_000)}
+TRIPS = (2, 4, 64, 65, 1_000, 10_000)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +56,7 @@ def _unused(asked: argparse.Namespace) -> str | None:
     counts = asked.nodes is not None or asked.trips is not None
     if asked.level is not None and not counts:
         return "--level is for --nodes and --trips only: a seed decides what its service has"
-    if asked.level is not None and asked.trips is not None and asked.level not in TRIPS:
+    if asked.level is not None and asked.trips is not None and asked.level not in SERVICES:
         return f"--level {asked.level} is not for --trips: every node polls the one value, at its own pace"
     if asked.bug is not None and counts:
         return "--bug is not for --nodes and --trips, which count what the code costs as it is"
@@ -88,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_count,
         nargs="*",
         metavar="N",
-        help="count the round trips until so many nodes are in their world (default: 2 64 65 1000 10000)",
+        help="count the round trips until so many nodes are in their world, and print the table of docs/scale.md "
+        "(default: 2 4 64 65 1000 10000)",
     )
     what.add_argument(
         "--exhaustive",
@@ -242,19 +243,15 @@ def _print(cost: Cost) -> None:
 
 
 def _count_trips(asked: Sequence[int], level: str | None) -> int:
-    print(f"{'nodes':>6} {'service':>10}" + "".join(f" {way:>19}" for way in WAYS))
-    for chosen in (level,) if level else TRIPS:
-        for nodes in asked or TRIPS[chosen]:
-            print(f"{nodes:6} {chosen:>10}", end="", flush=True)
+    print(f"{LEGEND}\n\n| nodes | {' | '.join(WAYS)} |\n|{' --- |' * (1 + len(WAYS))}")
+    for chosen in (level,) if level else SERVICES:
+        for nodes in asked or TRIPS:
+            print(f"| {nodes:,}{SERVICES[chosen]} |", end="", flush=True)
             for way in WAYS:
                 try:
-                    print(f" {_shown(trips(nodes, chosen, way)):>19}", end="", flush=True)
+                    print(f" {trips(nodes, chosen, way)} |", end="", flush=True)
                 except Violation as violation:
                     print(f"\n{way}: {violation}")
                     return 1
             print()
     return 0
-
-
-def _shown(one: Trips) -> str:
-    return f"{one.trips:.1f}, {max(0.0, one.pauses):.3f} s"

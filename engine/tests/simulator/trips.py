@@ -15,7 +15,14 @@ from .network import NetworkLink
 from .plan import Plan
 from .simulation import Simulation
 
-__all__ = ["WAYS", "Trips", "trips"]
+__all__ = ["LEGEND", "SERVICES", "WAYS", "Trips", "trips"]
+
+LEGEND: Final = (
+    "R, W: so many round trips one after the other, and milliseconds of pauses (none\n"
+    "under 0.5), from the last call until all nodes are in their world."
+)
+SERVICES: Final = {"leases": "", "heartbeats": ", leases are heartbeats"}
+"""What a service has for leases, by its level, in the words of a row."""
 
 _TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.012)}
 """Seconds of a round trip in the two runs of which one figure is made: so long that no pause of the leader hides one,
@@ -47,6 +54,11 @@ class Trips:
     way: str
     trips: float
     pauses: float
+
+    def __str__(self) -> str:
+        """A cell of the table. A little less than no pause is none: rounding, or a look at a heartbeat."""
+        pauses = round(1000 * self.pauses)
+        return f"{self.trips:.1f}{f', {pauses} ms' if pauses > 0 else ''}"
 
 
 def trips(nodes: int, level: str, way: str) -> Trips:
@@ -80,14 +92,14 @@ def _seconds(nodes: int, level: str, way: str, trip: float) -> float:
         simulation.context.fibers.close()
 
 
-def _last(simulation: Simulation, nodes: int) -> float:
+def _first_call(simulation: Simulation, nodes: int) -> float:
     for _ in range(nodes - 1):
         simulation.come()
     _pass(simulation, _SETTLED)
     return _until_all_are_in(simulation, 1, simulation.come)
 
 
-def _last_known(simulation: Simulation, nodes: int) -> float:
+def _known(simulation: Simulation, nodes: int) -> float:
     for _ in range(nodes - 1):
         simulation.come()
     _pass(simulation, _SETTLED)
@@ -139,15 +151,15 @@ def _spare(simulation: Simulation, nodes: int) -> float:
 
 
 WAYS: Final[dict[str, Callable[[Simulation, int], float]]] = {
-    "last": _last,
-    "last, known": _last_known,
-    "at once": _at_once,
-    "back": _back,
-    "back after failures": _back_after_failures,
-    "spare": _spare,
+    "the last arrives: first call": _first_call,
+    "the last arrives: known": _known,
+    "all at once": _at_once,
+    "all come back": _back,
+    "all come back after failures": _back_after_failures,
+    "a spare takes its place": _spare,
 }
-"""In which ways nodes come together: the last one comes whose process is new to the service, or which knows what is
-there; all come at once; all come back; a spare takes the place of a member that leaves."""
+"""In which ways nodes come together, in the words of the benchmark: the last one arrives, which has read nothing yet, or
+has seen `control` before; all call at once; all come back; a spare takes the place of a member that leaves."""
 
 
 def _until_all_are_in(simulation: Simulation, number: int, begin: Callable[[], None]) -> float:
