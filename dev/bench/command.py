@@ -19,6 +19,7 @@ from rdzv_conformance.servers import ServiceMissingError
 import bench
 
 from . import report
+from .arguments import at_least
 from .measures import death, gather, idle, late, loss, spare, start, store, trips
 from .pool import PROCESSES, WorkerPoolError
 from .quiet import Quiet
@@ -87,7 +88,7 @@ def groups(extent: Extent) -> Iterator[Group]:
     for ttl in extent.ttls:
         yield "death", f"death-{ttl}", death.NODES, partial(death.death, ttl=ttl, worlds=extent.repeat)
     yield "spare", "spare", spare.NODES, partial(spare.spare, bound=extent.bound)
-    yield "trips", "trips-together", trips.NODES, trips.trips
+    yield "trips", "trips-all-at-once", trips.NODES, trips.trips
     for nodes in extent.idle_sizes:
         yield "idle", "idle-calls", nodes, partial(idle.idle, nodes=nodes, seconds=extent.idle_seconds)
 
@@ -204,8 +205,8 @@ def _parse() -> argparse.Namespace:
         "--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW", help=", ".join(ROWS)
     )
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="what to measure")
-    parser.add_argument("--sizes", nargs="+", type=int, help="how many nodes gather")
-    parser.add_argument("--repeat", type=int, help="how often, at any size")
+    parser.add_argument("--sizes", nargs="+", type=at_least(1), metavar="N", help="how many nodes gather")
+    parser.add_argument("--repeat", type=at_least(1), metavar="N", help="how often, at any size")
     parser.add_argument(
         "--patience", type=float, default=10.0, metavar="MINUTES", help="of waiting for a quiet machine, in all (10)"
     )
@@ -214,12 +215,31 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--docs", action="store_true", help="put the results into docs/benchmark.md")
     parser.add_argument(
         "--load",
-        type=Path,
+        type=_results,
         nargs="+",
         metavar="FILE",
         help="measure nothing; show a results.json, with what later ones measured besides or anew",
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.sizes and "gather" not in arguments.only:
+        only = " ".join(arguments.only)
+        parser.error(
+            f"--sizes {' '.join(map(str, arguments.sizes))} would do nothing: only gather has sizes to choose, and --only "
+            f"{only} is without it. Leave --sizes out, or add gather to --only"
+        )
+    return arguments
+
+
+def _results(text: str) -> Path:
+    path = Path(text)
+    try:
+        Samples.load(path)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has no results ({error}): give a results.json of this command, such as that of its last run, "
+            "build/bench/results.json"
+        ) from error
+    return path
 
 
 def _about(extent: Extent) -> dict[str, str]:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 
+from bench.arguments import at_least
 from bench.services import Service, start
 from rdzv import RendezvousSettings, RendezvousTimeout
 from rdzv_conformance.servers import ServiceMissingError
@@ -120,7 +121,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python3 dev.py scale", description=scale.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--nodes", type=int, default=1000, help="how many (1,000)")
+    parser.add_argument("--nodes", type=at_least(2), metavar="N", default=1000, help="how many (1,000)")
     parser.add_argument("--backend", choices=["etcd-v3"], default="etcd-v3", help="on which service")
     parser.add_argument(
         "--interval",
@@ -135,7 +136,4 @@ def _parse() -> argparse.Namespace:
         "without deadlines, failures and rules, which is the least that Python takes here",
     )
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that each phase may take (600)")
-    arguments = parser.parse_args()
-    if arguments.nodes < 2:
-        parser.error("--nodes must be at least 2")
-    return arguments
+    return parser.parse_args()

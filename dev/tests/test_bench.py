@@ -119,6 +119,24 @@ def test_row_that_cannot_run_says_why(tmp_path: Path) -> None:
     assert lines[0].endswith("not tried, after 2")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--load MISSING", "'MISSING' has no results ([Errno 2] No such file or directory: 'MISSING'): give a results.json"),
+        ("--load ../LICENSE", "'../LICENSE' has no results (Expecting value: line 1 column 1 (char 0)): give a"),
+        ("--sizes 2 0", "argument --sizes: '0' is refused: give a whole number of at least 1"),
+        ("--repeat x", "argument --repeat: 'x' is refused: give a whole number of at least 1"),
+        ("--only trips --sizes 2 8", "--sizes 2 8 would do nothing: only gather has sizes to choose, and --only trips is"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: str, says: str) -> None:
+    command = [sys.executable, "-m", "bench", *arguments.split()]
+    done = subprocess.run(command, cwd=ROOT / "dev", capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def samples_of(module: Callable[[str], Any], *cells: tuple[str, str, int, float | None]) -> Any:
     """A run that measured this; None: it took too long."""
     samples = module("samples")

@@ -72,6 +72,12 @@ def test_more_nodes_than_there_are_files_for_are_refused() -> None:
     assert "9,999,999 nodes are too many here" in done.stderr
 
 
+def test_too_few_nodes_are_refused() -> None:
+    done = subprocess.run(command("--nodes", "0"), cwd=DEV, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "argument --nodes: '0' is refused: give a whole number of at least 2" in done.stderr
+
+
 def test_ctrl_c_leaves_nothing_running() -> None:
     require_service(EtcdServer)
     arguments = command("--nodes", "30")
