@@ -20,8 +20,9 @@ _TRIPS_TO_SETTLE: Final = 30
 _LOOK: Final = 0.01
 _STILL: Final = 10
 """So many looks in a row at which nothing has passed, and nothing computes: all wait for what is held back."""
-_STILL_TO_SETTLE: Final = 50
-"""So many looks in a row at which that is so: nodes wait that have called."""
+_STILL_TO_SETTLE: Final = 150
+"""So many looks in a row at which that is so: nodes wait that have called. It is longer than the second that a leader
+leaves between two statuses: one that is due shall not be counted."""
 _MOST_TO_SETTLE: Final = 8.0
 """Seconds after which it does not matter what still passes: what nodes ask now and then."""
 

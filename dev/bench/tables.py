@@ -53,11 +53,11 @@ _TABLES: Final = {
         _Column("T/TTL", "death-30", per=30),
     ],
     "Round trips, one after the other, until all of 4 nodes know their world": [
-        _Column("all at once", "trips-together"),
-        _Column("all come back", "trips-again"),
+        _Column("all at once", "trips-all-at-once"),
+        _Column("all come back", "trips-all-come-back"),
         _Column("the last arrives: known", "trips-known"),
-        _Column("first call", "trips-first"),
-        _Column("from nothing", "trips-nothing"),
+        _Column("the last arrives: first call", "trips-first-call"),
+        _Column("the last arrives: from nothing", "trips-from-nothing"),
     ],
     "Members with nothing to do, per node; the server's CPU s/min for all": [
         _Column("calls/s, {} nodes", "idle-calls"),
@@ -142,7 +142,7 @@ def _why_empty(samples: Samples, row: str, measure: str, nodes: int) -> str:
     if measure == "idle-server" and row == "rdzv/sqlite":
         return "no server"
     # What is measured together has one reason.
-    whole = {"idle": "idle-calls", "store": "store-set", "trips": "trips-together"}.get(measure.partition("-")[0])
+    whole = {"idle": "idle-calls", "store": "store-set", "trips": "trips-all-at-once"}.get(measure.partition("-")[0])
     together = [whole] if whole else ["gather", "again-gather", "import"]
     reasons = (samples.reason(row, one, nodes) for one in together)
     return next(filter(None, reasons), "not measured")

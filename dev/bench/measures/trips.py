@@ -1,10 +1,11 @@
 """How many round trips lie one after the other between the last node's call and the world that all know.
 
-The nodes are processes, and the service is far away: see `lines.py`. The last of them comes when the others wait:
+The nodes are processes, and the service is far away: see `lines.py`. All call at once, or come back from a
+world, or the last of them arrives when the others wait:
 
-* known: it is connected and has looked at the run before, as a node has that was made in time;
-* first: its process has had another node before, but it is made by its call;
-* nothing: its process has imported what it needs and done nothing else.
+* known: it has seen `control` before, as a node has that was made in time;
+* first call: its process has had another node before, but it is made by its call, and has read nothing;
+* from nothing: its process has imported what it needs and done nothing else.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,18 +26,18 @@ KEEP_ALIVE = 15
 
 
 def trips(testbed: Testbed, row: Row, line: Callable[[int], Line] = TimedLine) -> Iterator[Sample]:
-    """Round trips, with all at once, as they come back, and as the last of them comes: see above."""
+    """Round trips, in each of these ways: see above."""
     port = int(testbed.service(row).endpoint.rpartition(":")[2])
     with line(port) as far:
         nodes = partial(testbed.pool, row, NODES, endpoint=far.endpoint, keep_alive=KEEP_ALIVE)
         with nodes() as pool:
             far.settle()
-            for name in ("together", "again"):
+            for name in ("all-at-once", "all-come-back"):
                 yield Sample(row.name, f"trips-{name}", NODES, _passed(far, pool, pool.members, testbed.limit))
-        for name in ("known", "first", "nothing"):
-            with nodes(new=name == "nothing") as pool:
+        for name in ("known", "first-call", "from-nothing"):
+            with nodes(new=name == "from-nothing") as pool:
                 *others, last = pool.members
-                if name == "first":
+                if name == "first-call":
                     WorkerPool([last]).make([replace(pool.specs[-1], new=True)])
                 for member in others:
                     member.order("join", at=0.0)
