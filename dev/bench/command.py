@@ -224,8 +224,8 @@ def _parse() -> argparse.Namespace:
     if arguments.sizes and "gather" not in arguments.only:
         only = " ".join(arguments.only)
         parser.error(
-            f"--sizes {' '.join(map(str, arguments.sizes))} would do nothing: only gather has sizes to choose, and --only "
-            f"{only} is without it. Leave --sizes out, or add gather to --only"
+            f"--sizes {' '.join(map(str, arguments.sizes))} would do nothing: only gather has sizes to choose, and "
+            f"--only {only} is without it. Leave --sizes out, or add gather to --only"
         )
     return arguments
 
@@ -235,8 +235,9 @@ def _results(text: str) -> Path:
     try:
         Samples.load(path)
     except (OSError, ValueError, LookupError, TypeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise argparse.ArgumentTypeError(
-            f"{text!r} has no results ({error}): give a results.json of this command, such as that of its last run, "
+            f"{text!r} has no results ({why}): give a results.json of this command, such as that of its last run, "
             "build/bench/results.json"
         ) from error
     return path

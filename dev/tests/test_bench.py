@@ -122,11 +122,11 @@ def test_row_that_cannot_run_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("--load MISSING", "'MISSING' has no results ([Errno 2] No such file or directory: 'MISSING'): give a results.json"),
-        ("--load ../LICENSE", "'../LICENSE' has no results (Expecting value: line 1 column 1 (char 0)): give a"),
+        ("--load MISSING", "'MISSING' has no results (No such file or directory): give a results.json of this command"),
+        ("--load ../README.md", "'../README.md' has no results (Expecting value: line 1 column 1 (char 0)): give a"),
         ("--sizes 2 0", "argument --sizes: '0' is refused: give a whole number of at least 1"),
         ("--repeat x", "argument --repeat: 'x' is refused: give a whole number of at least 1"),
-        ("--only trips --sizes 2 8", "--sizes 2 8 would do nothing: only gather has sizes to choose, and --only trips is"),
+        ("--only trips --sizes 2 8", "--sizes 2 8 would do nothing: only gather has sizes to choose, and --only"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: str, says: str) -> None:

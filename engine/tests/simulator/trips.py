@@ -158,8 +158,8 @@ WAYS: Final[dict[str, Callable[[Simulation, int], float]]] = {
     "all come back after failures": _back_after_failures,
     "a spare takes its place": _spare,
 }
-"""In which ways nodes come together, in the words of the benchmark: the last one arrives, which has read nothing yet, or
-has seen `control` before; all call at once; all come back; a spare takes the place of a member that leaves."""
+"""In which ways nodes come together, in the words of the benchmark: the last one arrives, which has read nothing yet,
+or has seen `control` before; all call at once; all come back; a spare takes the place of a member that leaves."""
 
 
 def _until_all_are_in(simulation: Simulation, number: int, begin: Callable[[], None]) -> float:
