@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from . import eligibility
@@ -268,8 +269,12 @@ def _reachable(addresses: Sequence[str]) -> int:
     return next((place for place, address in enumerate(addresses) if not is_loopback(address)), 0)
 
 
+@lru_cache
 def is_loopback(host: str) -> bool:
-    """Whether a host is one by which every machine finds itself: 127.0.0.1 and its kind, ::1, localhost."""
+    """Whether a host is one by which every machine finds itself: 127.0.0.1 and its kind, ::1, localhost.
+
+    Parsing an address takes longer than the rest of what a rule asks of a node, and nodes of one machine have the same.
+    """
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
