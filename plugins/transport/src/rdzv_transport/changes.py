@@ -102,9 +102,11 @@ class Source(Protocol):
     Attributes:
         client: The connections.
         newest: The newest revision that any answer named. It falls if the service loses data.
+        lost: The newest that was known of what the service has lost; 0: nothing.
     """
 
     newest: int
+    lost: int
 
     @property
     def client(self) -> Client: ...
@@ -174,10 +176,10 @@ class ChangeWatch:
         """Go on from what the caller knows, if that is more than we know."""
         if type(since.revision) is not int or since.revision <= self._now.revision:
             return
-        if not self._now.revision:
-            self._now, self._doubt = since, None
-        elif since.revision <= self._source.newest:
-            self._now = since
+        is_first = not self._now.revision
+        # What is not newer than what was lost may be part of that, though the service has come as far again.
+        if since.revision > self._source.lost and (is_first or since.revision <= self._source.newest):
+            self._now, self._doubt = since, None if is_first else self._doubt
         else:
             self._doubt = max(since.revision, self._doubt or 0)
 
@@ -213,6 +215,7 @@ class ChangeWatch:
         # A caller may have brought newer news since it was asked: then it is only late.
         fell_back = read.revision < reading.known
         if fell_back:
+            self._source.lost = max(self._source.lost, self._source.newest, reading.known)
             self._source.newest = read.revision
         if fell_back or (read.revision >= before and read.entries != self._now.entries):
             # The service lost what it had, and what the stream waits for may never come; or the stream missed this. One
