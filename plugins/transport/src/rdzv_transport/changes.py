@@ -161,7 +161,7 @@ class ChangeWatch:
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
-        with self._turns.changed:
+        with self._turns.lock:
             self._adopt(since)
         return self._turns.wait(lambda: self._news(since), lambda: self._step(deadline), deadline) or since
 
@@ -221,7 +221,7 @@ class ChangeWatch:
             # The service lost what it had, and what the stream waits for may never come; or the stream missed this. One
             # that has lost it may have come to the very revision that is known.
             self.close()
-        with self._turns.changed:
+        with self._turns.lock:
             if fell_back or read.revision >= self._now.revision:
                 self._now = read
             # It settles what it was asked for, and what has come since if it shows as much.
@@ -290,7 +290,7 @@ class ChangeWatch:
         return isinstance(error, RendezvousConnectionError) and changes.age >= _HASTE
 
     def _merge(self, changes: Sequence[Change]) -> None:
-        with self._turns.changed:
+        with self._turns.lock:
             entries, revision = dict(self._now.entries), self._now.revision
             for change in changes:
                 if change.revision <= self._now.revision or not (change.below or contains(self._prefix, change.name)):
