@@ -9,7 +9,18 @@ from rdzv_core.errors import RendezvousParameterError, RendezvousStateError, Ren
 from rdzv_core.keys import escape
 
 from rdzv.engine import join, leave, watch, worlds
-from rdzv.engine.effects import CreateAll, Effect, Emit, Put, Read, ReadAll, Wait, WaitForChange
+from rdzv.engine.effects import (
+    AT_ONCE,
+    CreateAll,
+    Effect,
+    Emit,
+    Put,
+    Read,
+    ReadAll,
+    Together,
+    Wait,
+    WaitForChange,
+)
 from rdzv.engine.node import Node
 from rdzv.engine.records import (
     CONTROL,
@@ -134,6 +145,26 @@ def test_pages_that_are_not_known_to_be_made_are_written_one_by_one(harness: Har
 def test_pages_are_written_one_by_one_where_the_service_takes_less_than_it_should(harness: Harness) -> None:
     harness.backend.refuse(RendezvousParameterError("etcd does less at once"), "create_all")
     assert [type(effect) for effect in write_at_once(harness, 4)] == [CreateAll] * 2 + [Put] * 5
+
+
+@pytest.mark.parametrize(("at_once", "lost"), [(1, False), (2, False), (2, True)])
+def test_many_pages_do_not_share_a_deadline(harness: Harness, at_once: int, lost: bool) -> None:
+    """On a slow network no time would be left for the last of them."""
+    state = world_of(*(f"node{number}" for number in range(3000)))
+    writing = harness.stepper(worlds.write_world(state, "1f", lambda: harness.now + 1.0, at_once=at_once))
+    while writing.effect is not None:
+        assert isinstance(writing.effect, Together)
+        assert 1 <= len(writing.effect.calls) <= AT_ONCE
+        assert {call.deadline for call in writing.effect.calls if isinstance(call, Put | CreateAll)} == {
+            harness.now + 1
+        }
+        harness.now += 0.9
+        if lost and isinstance(writing.effect.calls[0], CreateAll):
+            writing.send([False for _ in writing.effect.calls])
+        else:
+            writing.go()
+    written = writing.end()
+    assert harness.run(worlds.read_world(written, harness.now + 1.0)) == state
 
 
 def test_the_same_world_shares_its_pages_for_a_few_rounds(harness: Harness) -> None:

@@ -14,20 +14,20 @@ class Turns:
     """Whose turn it is. No thread besides those that wait: one that leaves, for whatever reason, hands its turn over.
 
     Attributes:
-        changed: The condition under which what is waited for changes.
+        lock: Under which what is waited for changes. Unlike a condition it is left, whatever interrupts that.
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self._taken = False
+        self.lock = threading.RLock()
+        self._changed, self._taken = threading.Condition(self.lock), False
 
     def wait(self, news: Callable[[], _T | None], fetch: Callable[[], None], deadline: float) -> _T | None:
         """Take turns until there is news.
 
         Args:
-            news: What is news to this thread; None: nothing is. Asked under the condition, so it returns at once. What
+            news: What is news to this thread; None: nothing is. Asked under the lock, so it returns at once. What
                 it raises is raised, such as that the backend was closed.
-            fetch: One step towards news, without the condition. After each, every thread asks for its news. What it
+            fetch: One step towards news, without the lock. After each, every thread asks for its news. What it
                 raises is raised in this thread, and another goes on.
             deadline: On the monotonic clock.
 
@@ -49,8 +49,8 @@ class Turns:
         """Unless it is done: fetch for all, or wait for the thread that does, until `deadline` at most.
 
         Args:
-            done: Asked under the condition. What it raises is raised.
-            fetch: Fetches something, without the condition.
+            done: Asked under the lock. What it raises is raised.
+            fetch: Fetches something, without the lock.
             deadline: On the monotonic clock.
 
         Returns:
@@ -58,11 +58,11 @@ class Turns:
         """
         my_turn = False
         try:
-            with self.changed:
+            with self.lock:
                 if done():
                     return True
                 if self._taken:
-                    self.changed.wait(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
+                    self._changed.wait(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
                     return False
                 my_turn = self._taken = True
             fetch()
@@ -79,5 +79,5 @@ class Turns:
 
     def wake(self) -> None:
         """Have every thread that waits ask again whether it is done."""
-        with self.changed:
-            self.changed.notify_all()
+        with self.lock:
+            self._changed.notify_all()

@@ -160,6 +160,19 @@ def test_a_log_does_not_grow_with_what_is_overwritten(backend: KeyValueBackend, 
     assert anew.frame.nonce == entry.token.nonce
 
 
+@pytest.mark.parametrize("others", [False, True])
+def test_a_log_to_which_no_other_client_appends_rests(backend: KeyValueBackend, store: Any, others: bool) -> None:
+    longest = 0
+    for number in range(200):
+        backend.put(f"nodes/{number % 40}", b"x", expect=ANY, timeout=CALL)
+        if others:
+            append(store, "nodes/another", Frame(nonce(), number + 1, 1, b"x"))
+        longest = max(longest, logs.Reading().then(log_of(store)).total)
+        backend.read_all("nodes", timeout=CALL)
+    # Written anew with so many times as many records as are of use, and 32 more; it grows by one or two at a time.
+    assert 0 <= longest - 32 - (2.5 * 41 if others else 1.5 * 40) <= 2
+
+
 @pytest.mark.parametrize(
     ("times", "rests", "is_large", "is_worth_it"),
     [(2, True, False, True), (2, False, False, False), (2, False, True, True), (3, False, False, True)],

@@ -514,7 +514,7 @@ def test_all_waiters_of_a_prefix_wake_for_a_change_and_one_alone_for_another(sto
             waits = [pool.submit(backend.wait, "nodes", since, timeout=60.0) for backend in backends]
             eventually(lambda: len(watches._watches.all()) == 1, "the watch")
             (watched,) = watches._watches.all()
-            changed: Any = watched.turns.changed
+            changed: Any = watched.turns._changed
             eventually(lambda: len(changed._waiters) == 9, "nine that wait for the one")  # noqa: B023
             # The first look that is later than what they have read wakes them.
             _ring(watched)

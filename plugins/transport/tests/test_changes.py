@@ -95,7 +95,7 @@ class Service:
 
     def __init__(self) -> None:
         self.client = Client("Told", (Endpoint("127.0.0.1", 1),), lambda reply: None, headers={})
-        self.newest = 0
+        self.newest = self.lost = 0
         self.entries: dict[str, Entry] = {}
         self.revision = 1
         self.reads = 0
@@ -343,6 +343,23 @@ def test_a_service_that_has_lost_what_was_known_is_heard_of(service: Service) ->
     assert service.newest == 2
     service.opened(now).tells.put([service.put("p/b")])
     assert service.wait(now).entries == service.entries
+
+
+@pytest.mark.parametrize("prefix", ["p", "q", "of no watch yet"])
+def test_what_was_known_before_a_loss_is_not_gone_on_from(service: Service, prefix: str) -> None:
+    """Another thread may bring it late, when the service has come as far again."""
+    service.revision = 69
+    service.opened(service.read_all("p", CALL)).tells.put(GapError())
+    if prefix == "q":
+        service.watches.wait(prefix, service.read_all(prefix, CALL), 0.01)
+    service.put(f"{prefix}/a")
+    before = service.read_all(prefix, CALL)
+    service.revision, service.entries = 2, {}
+    assert service.wait(Snapshot({}, 69)) == Snapshot({}, 2)
+    service.put(f"{prefix}/b")
+    service.revision = 80
+    service.read_all("another", CALL)
+    assert service.watches.wait(prefix, before, CALL) == Snapshot(service.entries, 80)
 
 
 def test_a_service_that_has_come_to_the_same_revision_since_it_lost_all_is_heard_of(service: Service) -> None:

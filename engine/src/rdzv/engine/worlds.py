@@ -11,7 +11,7 @@ from rdzv_core.errors import RendezvousStateError
 
 from .client import DecodedSnapshot, VersionedValue
 from .codec import decode
-from .effects import Coroutine, CreateAll, Put, Read, ReadAll, Together
+from .effects import AT_ONCE, Coroutine, CreateAll, Put, Read, ReadAll, Together
 from .records import Page, Pages, State, world_folder
 
 PAGE: Final = 64
@@ -46,7 +46,7 @@ def write_world(
     Args:
         state: The state, with all members.
         nonce: Makes the folder's name unique.
-        deadline: The deadline for the calls that begin together, which are those of all pages.
+        deadline: The deadline for the calls that begin together, `AT_ONCE` at most.
         same: The pages of the round before, if its world has the same members with the same ranks.
         at_once: How many keys the service makes in one step.
     """
@@ -70,12 +70,12 @@ def write_world(
 def _make_pages(left: Mapping[str, bytes], deadline: Callable[[], float], at_once: int) -> Coroutine[None]:
     """Write pages in few requests, and one by one what is not known to be there then."""
     if at_once > 1:
-        steps = [CreateAll(batch, deadline()) for batch in _batches(left, at_once)]
-        made: list[bool] = yield Together(tuple(steps))
-        unsure = [step.payloads for step, done in zip(steps, made, strict=True) if not done]
-        left = {key: page for batch in unsure for key, page in batch.items()}
-    if left:
-        yield Together(tuple(Put(key, page, deadline(), previous=None) for key, page in left.items()))
+        batches, made = [*_batches(left, at_once)], list[bool]()
+        for start in range(0, len(batches), AT_ONCE):
+            made += yield Together(tuple(CreateAll(batch, deadline()) for batch in batches[start : start + AT_ONCE]))
+        left = {key: page for batch, done in zip(batches, made, strict=True) if not done for key, page in batch.items()}
+    for batch in _batches(left, AT_ONCE):
+        yield Together(tuple(Put(key, page, deadline(), previous=None) for key, page in batch.items()))
 
 
 def _batches(pages: Mapping[str, bytes], most: int) -> Iterator[Mapping[str, bytes]]:
@@ -86,7 +86,8 @@ def _batches(pages: Mapping[str, bytes], most: int) -> Iterator[Mapping[str, byt
             yield batch
             batch = {}
         batch[key] = page
-    yield batch
+    if batch:
+        yield batch
 
 
 def read_page(state: State, node_id: str, deadline: float) -> Coroutine[Page | None]:

@@ -85,7 +85,7 @@ class Reading:
         """The same without what is of no use, if that is worth the while and torch takes it.
 
         Args:
-            rests: Whether nothing was appended since the reading before.
+            rests: Whether no other client has appended since the reading before.
         """
         if self.total <= _GARBAGE:
             return None
@@ -164,11 +164,13 @@ class Logs:
 
     def _read(self, connection: Connection, path: str) -> Reading:
         key = self._layout.log(path)
+        before, own = self._readings.get(key, Reading()), self._appended.get(key, 0)
         self._appended[key] = 0
         raw = peek(connection.store, key) or b""
-        reading = self._readings.get(key, Reading())
-        if not (rests := raw == reading.raw):
-            reading = self._readings[key] = reading.then(raw)
+        reading = before
+        if raw != before.raw:
+            reading = self._readings[key] = before.then(raw)
+        rests = raw.startswith(before.raw) and len(raw) == len(before.raw) + own
         if (shorter := reading.shorter(rests=rests)) is not None:
             # If another client appended meanwhile this changes nothing, and is tried again another time.
             connection.store.compare_set(key, raw, shorter)

@@ -184,7 +184,7 @@ class _Watch:
                 return
             before = self._now
             self._look_in_time(now, deadline, check_open)
-            with self.turns.changed:
+            with self.turns.lock:
                 if self._is_behind or self._now.entries != before.entries:
                     self._is_behind = False
                     return

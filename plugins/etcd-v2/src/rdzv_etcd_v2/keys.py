@@ -35,6 +35,8 @@ class Keys:
         """By which etcd is reached."""
         self.newest = 0
         """The newest index of all that was read."""
+        self.lost = 0
+        """The newest of what etcd has lost."""
         self._tree = Tree(root)
         self._ttl = {} if ttl is None else {"ttl": str(ttl)}
         self._kept = time.monotonic()

@@ -179,7 +179,10 @@ class EtcdLink:
     Attributes:
         etcd: By which it is called.
         client: The connections underneath.
+        lost: The newest revision of what etcd has lost.
     """
+
+    lost = 0
 
     def __init__(self, etcd: Client, keys: KeySpace) -> None:
         self.etcd = etcd

@@ -4,15 +4,16 @@ Which endpoint is asked, and for how long, is the affair of `rdzv_transport`.
 """
 
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
-from rdzv_transport import LONGEST, EndpointError, Present, Reply, Request, Stream, number_of
+from rdzv_core.turns import Turns
 from rdzv_transport import Client as HttpClient
+from rdzv_transport import EndpointError, Present, Reply, Request, Stream, alone, number_of
 
 from .failures import LoginExpiredError, LoginNotNeededError, Refusals
 
@@ -47,7 +48,7 @@ class Client:
         self._password = None if password is None else Present.secret(password)
         # What logging in gave; "" if etcd demands none, None if it has not been asked yet.
         self._token: str | None = None if user else ""
-        self._logging_in = threading.Lock()
+        self._logging_in = Turns()
 
     def call(
         self,
@@ -130,14 +131,15 @@ class Client:
         token = self._token
         if token is not None:
             return token
-        if not self._logging_in.acquire(timeout=min(max(0.0, deadline - time.monotonic()), LONGEST)):
+        token = alone(self._logging_in, partial(self._logged_in, deadline), deadline)
+        if token is None:
             raise RendezvousConnectionError("etcd was not asked: another thread still logs in")
-        try:
-            if self._token is None:
-                self._token = self._authenticate(deadline - time.monotonic())
-            return self._token
-        finally:
-            self._logging_in.release()
+        return token
+
+    def _logged_in(self, deadline: float) -> str:
+        if self._token is None:
+            self._token = self._authenticate(deadline - time.monotonic())
+        return self._token
 
     def _authenticate(self, timeout: float) -> str:
         data = json.dumps({"name": self._user, "password": self._password and self._password()}).encode()

@@ -106,7 +106,7 @@ class Lookout:
 
     def _learn(self, now: Snapshot, before: Snapshot) -> None:
         """Take in what is newer than `before`, unless something newer was taken in meanwhile."""
-        with self._turns.changed:
+        with self._turns.lock:
             latest = self._latest
             if latest is before or (_is_of_one_file(latest, now) and latest.revision < now.revision):
                 self._latest = now

@@ -102,9 +102,11 @@ class Source(Protocol):
     Attributes:
         client: The connections.
         newest: The newest revision that any answer named. It falls if the service loses data.
+        lost: The newest that was known of what the service has lost; 0: nothing.
     """
 
     newest: int
+    lost: int
 
     @property
     def client(self) -> Client: ...
@@ -159,7 +161,7 @@ class ChangeWatch:
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
-        with self._turns.changed:
+        with self._turns.lock:
             self._adopt(since)
         return self._turns.wait(lambda: self._news(since), lambda: self._step(deadline), deadline) or since
 
@@ -174,10 +176,10 @@ class ChangeWatch:
         """Go on from what the caller knows, if that is more than we know."""
         if type(since.revision) is not int or since.revision <= self._now.revision:
             return
-        if not self._now.revision:
-            self._now, self._doubt = since, None
-        elif since.revision <= self._source.newest:
-            self._now = since
+        is_first = not self._now.revision
+        # What is not newer than what was lost may be part of that, though the service has come as far again.
+        if since.revision > self._source.lost and (is_first or since.revision <= self._source.newest):
+            self._now, self._doubt = since, None if is_first else self._doubt
         else:
             self._doubt = max(since.revision, self._doubt or 0)
 
@@ -213,12 +215,13 @@ class ChangeWatch:
         # A caller may have brought newer news since it was asked: then it is only late.
         fell_back = read.revision < reading.known
         if fell_back:
+            self._source.lost = max(self._source.lost, self._source.newest, reading.known)
             self._source.newest = read.revision
         if fell_back or (read.revision >= before and read.entries != self._now.entries):
             # The service lost what it had, and what the stream waits for may never come; or the stream missed this. One
             # that has lost it may have come to the very revision that is known.
             self.close()
-        with self._turns.changed:
+        with self._turns.lock:
             if fell_back or read.revision >= self._now.revision:
                 self._now = read
             # It settles what it was asked for, and what has come since if it shows as much.
@@ -287,7 +290,7 @@ class ChangeWatch:
         return isinstance(error, RendezvousConnectionError) and changes.age >= _HASTE
 
     def _merge(self, changes: Sequence[Change]) -> None:
-        with self._turns.changed:
+        with self._turns.lock:
             entries, revision = dict(self._now.entries), self._now.revision
             for change in changes:
                 if change.revision <= self._now.revision or not (change.below or contains(self._prefix, change.name)):

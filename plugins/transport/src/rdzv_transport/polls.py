@@ -78,7 +78,7 @@ class PollWatch:
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         known = since.revision if isinstance(since.revision, Revision) else _UNKNOWN
-        with self._turns.changed:
+        with self._turns.lock:
             # After a failure the service may have lost what it had, and what is newer never come.
             if self._now is None and not self._has_failed and time.monotonic() - known.received < _REUSE_WINDOW:
                 self._now = since

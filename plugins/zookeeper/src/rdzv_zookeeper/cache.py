@@ -5,7 +5,6 @@ answer from now on and no change left to read knows the prefix as it is at this 
 prefix that is watched costs one request, waiting for it none, and each change one.
 """
 
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,8 @@ from typing import Final, NamedTuple
 from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
 from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
-from rdzv_transport import EndpointError, FailoverClient, Prefixes, contains
+from rdzv_core.turns import Turns
+from rdzv_transport import EndpointError, FailoverClient, Prefixes, alone, contains
 
 from . import wire
 from .channel import Channel
@@ -121,7 +121,7 @@ class _PrefixCache:
         self._layout = layout
         self._session = session
         self._folders = folders
-        self._reading = threading.Lock()
+        self._reading = Turns()
         self._entries: dict[str, Entry] = {}
         # It grows at its end at any moment; the reader takes from its beginning what it has read.
         self._changed: list[str] = []
@@ -157,21 +157,21 @@ class _PrefixCache:
                     return since
 
     def _has_news(self, known: Snapshot) -> bool:
-        # In this order: the reader takes the changes after the lock, and shows what is new before its release.
-        return self._reading.locked() or bool(self._changed or self._created) or self._now is not known
+        # In this order: the reader takes the changes in its turn, and shows what is new before its end.
+        return self._reading.is_taken() or bool(self._changed or self._created) or self._now is not known
 
     def look(self, deadline: float, *, fresh: bool) -> Snapshot:
         """Take in what has changed; if `fresh`, everything that was written before now."""
-        if not self._reading.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        now = alone(self._reading, partial(self._look, deadline, fresh=fresh), deadline)
+        if now is None:
             raise RendezvousConnectionError(f"{self.path} was not read in time: another thread still reads it.")
-        try:
-            whole = self._whole()
-            # What was heard over an earlier connection is forgotten before anything is asked over this one.
-            first = whole.requests if self.channel is None else ()
-            work = partial(self._update, whole, deadline, fresh)
-            return self._session.use(work, deadline, first=first)
-        finally:
-            self._reading.release()
+        return now
+
+    def _look(self, deadline: float, *, fresh: bool) -> Snapshot:
+        whole = self._whole()
+        # What was heard over an earlier connection is forgotten before anything is asked over this one.
+        first = whole.requests if self.channel is None else ()
+        return self._session.use(partial(self._update, whole, deadline, fresh), deadline, first=first)
 
     def _update(self, whole: _Whole, deadline: float, fresh: bool, channel: Channel) -> Snapshot:
         if channel is not self.channel:

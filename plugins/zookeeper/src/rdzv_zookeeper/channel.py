@@ -4,7 +4,6 @@ No thread of our own: of the threads that wait for an answer, or for an event, o
 session is kept alive by those who use it and by nothing else, and nothing is sent that no call waits for.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from typing import Final
 from kazoo import exceptions  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import Ping, Watch  # type: ignore[import-untyped]
 from rdzv_core.turns import Turns
-from rdzv_transport import EndpointError, FailoverClient
+from rdzv_transport import EndpointError, FailoverClient, alone
 
 from . import wire
 from .failures import NotZooKeeperError, SessionEndedError, name_of
@@ -63,7 +62,7 @@ class Channel:
         self._client = client
         self._on_event = on_event
         self._timeout = timeout
-        self._sending = threading.Lock()
+        self._sending = Turns()
         self._turns = Turns()
         self._number = 0
         # The numbers and requests whose answers have not come, with these.
@@ -100,12 +99,16 @@ class Channel:
             EndpointError: The connection broke, or the deadline has come. If nothing was sent, it says `applied`
                 of those before that belong to them.
         """
-        if not self._sending.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        sent = alone(self._sending, partial(self._send, requests, deadline, applied=applied), deadline)
+        if sent is None:
             raise EndpointError("another thread still sends", applied=applied)
+        return sent
+
+    def _send(self, requests: Sequence[wire.Request], deadline: float, *, applied: bool) -> list[Future[wire.Reply]]:
         try:
             flight = self._flight(requests)
             data = b"".join(wire.frame(request, number) for number, request, _ in flight)
-            with self._turns.changed:
+            with self._turns.lock:
                 self._check(applied=applied)
                 self._pending += flight
             self._asked = time.monotonic()
@@ -113,8 +116,6 @@ class Channel:
         except EndpointError as error:
             self.fail(error)
             raise
-        finally:
-            self._sending.release()
         return [answer for _, _, answer in flight]
 
     def listen(self, done: Callable[[], bool], deadline: float, *, owed: bool = False) -> bool:
@@ -151,7 +152,7 @@ class Channel:
             if silence >= patience and (over or not owed or len(self._client.members) > 1):
                 self.fail(EndpointError(f"no answer within {silence:.1f} s", applied=True))
             if over:
-                with self._turns.changed:
+                with self._turns.lock:
                     return done()
             # Another thread may have asked meanwhile.
             if now >= self._asked + pause:
@@ -169,9 +170,9 @@ class Channel:
 
     def fail(self, error: EndpointError) -> None:
         """Close it, and have every waiter find it broken."""
-        with self._turns.changed:
+        with self._turns.lock:
             self.broken = self.broken or error
-            self._turns.changed.notify_all()
+            self._turns.wake()
         self.line.close()
 
     def _flight(self, requests: Sequence[wire.Request]) -> list[tuple[int, wire.Request, Future[wire.Reply]]]:
@@ -184,13 +185,13 @@ class Channel:
     def _ping(self, deadline: float) -> None:
         self._asked = time.monotonic()
         # A thread that sends meanwhile is as good a keep-alive.
-        if self._sending.acquire(blocking=False):
-            try:
-                self.line.send(wire.frame(Ping(), wire.PING_XID), deadline)
-            except EndpointError as error:
-                self.fail(error)
-            finally:
-                self._sending.release()
+        alone(self._sending, partial(self._send_ping, deadline), self._asked)
+
+    def _send_ping(self, deadline: float) -> None:
+        try:
+            self.line.send(wire.frame(Ping(), wire.PING_XID), deadline)
+        except EndpointError as error:
+            self.fail(error)
 
     def _check(self, *, applied: bool) -> None:
         if self.broken is not None:
@@ -199,7 +200,7 @@ class Channel:
     def _receive(self, deadline: float) -> None:
         try:
             frames = self.line.receive(deadline)
-            with self._turns.changed:
+            with self._turns.lock:
                 for data in frames:
                     self._dispatch(data)
         except EndpointError as error:

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import Any, Final, TypeVar
 from kazoo.exceptions import NoNodeError, ZookeeperError  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import Close, Connect  # type: ignore[import-untyped]
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_transport import EndpointError, FailoverClient, Member, ReplyLostError
+from rdzv_core.turns import Turns
+from rdzv_transport import EndpointError, FailoverClient, Member, ReplyLostError, alone
 
 from . import wire
 from .channel import Channel, opening
@@ -70,7 +70,7 @@ class Session:
         self._asked = identity
         self._renew = on_event is not None
         self._on_event = on_event or (lambda path, created: None)
-        self._attaching = threading.Lock()
+        self._attaching = Turns()
         self._channel: Channel | None = None
 
     def call(self, requests: Sequence[wire.Request], deadline: float, *, repeatable: bool = True) -> list[wire.Reply]:
@@ -141,28 +141,10 @@ class Session:
             SessionEndedError: The session has ended.
             RendezvousConnectionError: No server could be reached.
         """
-        if not self._attaching.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        channel = alone(self._attaching, partial(self._attached, first, deadline), deadline)
+        if channel is None:
             raise RendezvousConnectionError("ZooKeeper was not reached in time: another thread still connects.")
-        try:
-            self.client.check_open()
-            channel = self._channel
-            if channel is not None:
-                channel.poll()
-                if channel.broken is None:
-                    return channel
-                self.client.demote(channel.line.member)
-            # A mechanism is gone through before anything else is asked.
-            begun = () if self.login.sasl else first
-            try:
-                line = self._attach(self.identity, begun, deadline)
-            except SessionEndedError:
-                if not self._renew:
-                    raise
-                line = self._attach(self._asked, begun, deadline)
-            self._channel = Channel(self.client, line, self._on_event, self.identity.timeout, begun)
-            return self._channel
-        finally:
-            self._attaching.release()
+        return channel
 
     def end(self, deadline: float) -> None:
         """End the session now, with all that belongs to it.
@@ -185,6 +167,25 @@ class Session:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.fail(EndpointError("the connection was given up", applied=True))
+
+    def _attached(self, first: Sequence[wire.Request], deadline: float) -> Channel:
+        self.client.check_open()
+        channel = self._channel
+        if channel is not None:
+            channel.poll()
+            if channel.broken is None:
+                return channel
+            self.client.demote(channel.line.member)
+        # A mechanism is gone through before anything else is asked.
+        begun = () if self.login.sasl else first
+        try:
+            line = self._attach(self.identity, begun, deadline)
+        except SessionEndedError:
+            if not self._renew:
+                raise
+            line = self._attach(self._asked, begun, deadline)
+        self._channel = Channel(self.client, line, self._on_event, self.identity.timeout, begun)
+        return self._channel
 
     def _attach(self, identity: Identity, begun: Sequence[wire.Request], deadline: float) -> wire.Line:
         """Connect the session, or make one, at whichever server takes it."""
