@@ -317,7 +317,7 @@ BUGS: Final[dict[str, Bug]] = {
         "The last node that ends removes the records of the next attempt, too.",
         {2, 4},
         garbage.of_closed_attempt,
-        {'f"{records.NODES}/{attempt}"': "records.NODES"},
+        {"*_of_attempts(": "records.NODES, *_of_attempts("},
         "close",
         "relaunch",
         "relaunch",

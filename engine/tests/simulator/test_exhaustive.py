@@ -224,7 +224,7 @@ STATES = {
     "short-drain": 30_464,
     "quarantine": 2_797,
     "admission": 32_565,
-    "two-nodes": 15_205,
+    "two-nodes": 14_739,
     "two-nodes-pause": 11_296,
     "two-nodes-ended-lease": 5_708,
     "all-faults": 65_872,
