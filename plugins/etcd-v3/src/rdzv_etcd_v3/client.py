@@ -4,6 +4,7 @@ Which endpoint is asked, and for how long, is the affair of `rdzv_transport`.
 """
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
-from rdzv_core.turns import Turns
 from rdzv_transport import Client as HttpClient
 from rdzv_transport import EndpointError, Present, Reply, Request, Stream, alone, number_of
 
@@ -48,7 +48,7 @@ class Client:
         self._password = None if password is None else Present.secret(password)
         # What logging in gave; "" if etcd demands none, None if it has not been asked yet.
         self._token: str | None = None if user else ""
-        self._logging_in = Turns()
+        self._logging_in = threading.RLock()
 
     def call(
         self,

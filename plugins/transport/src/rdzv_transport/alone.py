@@ -1,28 +1,29 @@
 """Doing something one thread at a time, in time, and whatever interrupts it."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from rdzv_core.turns import Turns
+from .sockets import LONGEST
 
 _T = TypeVar("_T")
 
 
-def alone(turns: Turns, work: Callable[[], _T], deadline: float) -> _T | None:
-    """Do something as soon as no other thread does something in these turns.
+def alone(lock: "threading._RLock", work: Callable[[], _T], deadline: float) -> _T | None:
+    """Do something under a lock, as soon as no other thread has it.
 
-    An interrupt may come between `Lock.acquire` with a timeout and the `try` behind it, and then that lock is never
-    released again. A turn always is.
+    An interrupt may come between `acquire` with a timeout and a `try` behind it, or before what it has returned is
+    noted: then a plain lock is never released again. One that knows its owner is asked for that by its release.
 
     Returns:
-        What `work` has returned; None: others were at it until `deadline`.
+        What `work` has returned; None: others had the lock until `deadline`.
     """
-    done: list[_T] = []
-
-    def is_over() -> bool:
-        return bool(done) or (turns.is_taken() and time.monotonic() >= deadline)
-
-    while not turns.take(is_over, lambda: done.append(work()), deadline):
-        pass
-    return done[0] if done else None
+    try:
+        seconds = min(max(0.0, deadline - time.monotonic()), LONGEST)
+        return work() if lock.acquire(timeout=seconds) else None
+    finally:
+        try:  # noqa: SIM105 - the release has to be the first call
+            lock.release()
+        except RuntimeError:
+            pass

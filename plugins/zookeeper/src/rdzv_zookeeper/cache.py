@@ -5,6 +5,7 @@ answer from now on and no change left to read knows the prefix as it is at this 
 prefix that is watched costs one request, waiting for it none, and each change one.
 """
 
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +15,6 @@ from typing import Final, NamedTuple
 from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
 from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
-from rdzv_core.turns import Turns
 from rdzv_transport import EndpointError, FailoverClient, Prefixes, alone, contains
 
 from . import wire
@@ -121,7 +121,8 @@ class _PrefixCache:
         self._layout = layout
         self._session = session
         self._folders = folders
-        self._reading = Turns()
+        self._reading = threading.RLock()
+        self._is_reading = False
         self._entries: dict[str, Entry] = {}
         # It grows at its end at any moment; the reader takes from its beginning what it has read.
         self._changed: list[str] = []
@@ -158,7 +159,7 @@ class _PrefixCache:
 
     def _has_news(self, known: Snapshot) -> bool:
         # In this order: the reader takes the changes in its turn, and shows what is new before its end.
-        return self._reading.is_taken() or bool(self._changed or self._created) or self._now is not known
+        return self._is_reading or bool(self._changed or self._created) or self._now is not known
 
     def look(self, deadline: float, *, fresh: bool) -> Snapshot:
         """Take in what has changed; if `fresh`, everything that was written before now."""
@@ -168,10 +169,14 @@ class _PrefixCache:
         return now
 
     def _look(self, deadline: float, *, fresh: bool) -> Snapshot:
-        whole = self._whole()
-        # What was heard over an earlier connection is forgotten before anything is asked over this one.
-        first = whole.requests if self.channel is None else ()
-        return self._session.use(partial(self._update, whole, deadline, fresh), deadline, first=first)
+        self._is_reading = True
+        try:
+            whole = self._whole()
+            # What was heard over an earlier connection is forgotten before anything is asked over this one.
+            first = whole.requests if self.channel is None else ()
+            return self._session.use(partial(self._update, whole, deadline, fresh), deadline, first=first)
+        finally:
+            self._is_reading = False
 
     def _update(self, whole: _Whole, deadline: float, fresh: bool, channel: Channel) -> Snapshot:
         if channel is not self.channel:

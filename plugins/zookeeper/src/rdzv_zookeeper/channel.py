@@ -4,6 +4,7 @@ No thread of our own: of the threads that wait for an answer, or for an event, o
 session is kept alive by those who use it and by nothing else, and nothing is sent that no call waits for.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -62,7 +63,7 @@ class Channel:
         self._client = client
         self._on_event = on_event
         self._timeout = timeout
-        self._sending = Turns()
+        self._sending = threading.RLock()
         self._turns = Turns()
         self._number = 0
         # The numbers and requests whose answers have not come, with these.

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import Any, Final, TypeVar
 from kazoo.exceptions import NoNodeError, ZookeeperError  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import Close, Connect  # type: ignore[import-untyped]
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_core.turns import Turns
 from rdzv_transport import EndpointError, FailoverClient, Member, ReplyLostError, alone
 
 from . import wire
@@ -70,7 +70,7 @@ class Session:
         self._asked = identity
         self._renew = on_event is not None
         self._on_event = on_event or (lambda path, created: None)
-        self._attaching = Turns()
+        self._attaching = threading.RLock()
         self._channel: Channel | None = None
 
     def call(self, requests: Sequence[wire.Request], deadline: float, *, repeatable: bool = True) -> list[wire.Reply]:
