@@ -69,7 +69,7 @@ def test_an_interrupt_anywhere_leaves_the_lock_to_the_next() -> None:
     assert position > 3
 
 
-def _is_interrupted(position: int, lock: "threading._RLock") -> bool:
+def _is_interrupted(position: int, lock: "threading.RLock") -> bool:
     """Interrupt it after so many calls, or at the begin of them, which is where Python handles signals."""
     left = position
     last: dict[FrameType, str] = {}

@@ -1,16 +1,18 @@
 """Doing something one thread at a time, in time, and whatever interrupts it."""
 
-import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .sockets import LONGEST
+
+if TYPE_CHECKING:
+    import threading
 
 _T = TypeVar("_T")
 
 
-def alone(lock: "threading._RLock", work: Callable[[], _T], deadline: float) -> _T | None:
+def alone(lock: "threading.RLock", work: Callable[[], _T], deadline: float) -> _T | None:
     """Do something under a lock, as soon as no other thread has it.
 
     An interrupt may come between `acquire` with a timeout and a `try` behind it, or before what it has returned is
