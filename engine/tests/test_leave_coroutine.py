@@ -378,6 +378,7 @@ class TestCleaningUp:
     def test_news_of_a_leader_that_came_meanwhile_stay(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b"))
         write(harness, record("b", left="drained"))
+        harness.put(STORES[1], b"value")
         harness.show(node)
         leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         leaving.to_write(records.STATUS_KEY)
@@ -388,7 +389,7 @@ class TestCleaningUp:
         held = harness.read(records.STATUS_KEY)
         assert held is not None
         assert decode(RunStatus, held.payload) == news
-        assert records.node_key(0, "b") in harness.names()
+        assert STORES[1] in harness.names()
 
     @pytest.mark.parametrize("when", ["before it looks at the nodes", "while it writes the last status"])
     def test_nothing_of_a_higher_attempt_that_begins_meanwhile_is_removed(
