@@ -519,6 +519,16 @@ class TestUnreadableRecord:
             assert observer.purge(5.0) == ()
         assert not shared.service.entries
 
+    def test_a_run_whose_nodes_have_all_left_before_a_world_is_unknown(self, shared: Shared) -> None:
+        node = shared.node(nodes=2, join_timeout=30.0)
+        with ThreadPoolExecutor(1) as pool, RunInspector(shared.params()) as observer:
+            joining = pool.submit(node.next_rendezvous)
+            wait_until(lambda: observer.status(5.0).phase == "gathering")
+            assert node.leave("drained")
+            assert isinstance(joining.exception(15), RendezvousClosedError)
+            status = observer.status(5.0)
+        assert (status.phase, [node.left for node in status.nodes]) == ("unknown", ["drained"])
+
     def test_the_last_one_out_still_cleans_up(self, shared: Shared) -> None:
         node = shared.node()
         node.next_rendezvous().store.set("key", "value")
@@ -526,7 +536,8 @@ class TestUnreadableRecord:
         assert not shared.service.under("run/rounds")
         with RunInspector(shared.params()) as observer:
             status = observer.status(5.0)
-        assert (status.phase, [node.left for node in status.missing]) == ("abandoned", ["drained"])
+        # Its record says so until its lease runs out.
+        assert (status.phase, [node.left for node in status.nodes]) == ("abandoned", ["drained"])
 
 
 @pytest.mark.parametrize(("rule", "says"), [({}, "2 or 4 nodes"), ({"wanted": 4}, "2 or 4 nodes, 4 wanted")])

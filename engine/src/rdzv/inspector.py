@@ -442,7 +442,7 @@ def _takes(limits: Limits) -> str:
 def _phase(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> Phase:
     live = [node for node in nodes if node.left is None]
     phase = rules.phase(state, rules.active_members(state, live))
-    if phase is Phase.GATHERING and not nodes:
+    if phase is Phase.GATHERING and not live:
         return Phase.UNKNOWN
     if phase is Phase.GATHERING and published is not None and published.phase is Phase.LAST_CALL:
         # A leader that died has left its last status.
