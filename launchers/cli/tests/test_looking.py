@@ -143,7 +143,8 @@ def test_an_abandoned_run_says_why_and_can_be_used_again(shared: Shared, capsys:
             "run run: abandoned, attempt 0, round 1\n  leader: none\n  nodes: 0 here; a world takes "
         )
         for number, node in enumerate(nodes):
-            assert re.search(rf"^  rank {rank[node]:2}  {node.view.node_id}  .*left: drained {number}$", said, re.MULTILINE)
+            line = rf"^  rank {rank[node]:2}  {node.view.node_id}  .*left: drained {number}$"
+            assert re.search(line, said, re.MULTILINE)
         others = [shared.node(nodes=2) for _ in range(2)]
         with listening() as events:
             assert [future.result(15).round for future in [pool.submit(node.next_rendezvous) for node in others]] == [
