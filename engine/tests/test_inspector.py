@@ -520,12 +520,13 @@ class TestUnreadableRecord:
         assert not shared.service.entries
 
     def test_a_run_whose_nodes_have_all_left_before_a_world_is_unknown(self, shared: Shared) -> None:
-        node = shared.node(nodes=2, join_timeout=30.0)
-        with ThreadPoolExecutor(1) as pool, RunInspector(shared.params()) as observer:
-            joining = pool.submit(node.next_rendezvous)
-            wait_until(lambda: observer.status(5.0).phase == "gathering")
-            assert node.leave("drained")
-            assert isinstance(joining.exception(15), RendezvousClosedError)
+        settings = RendezvousSettings.from_parameters(shared.params())
+        backend = with_leases(with_keys(shared.kind(shared.service)), settings)
+        lease = backend.open_lease(60.0, timeout=5)
+        record = NodeRecord("a.1", 0, 0, 2, 4, "a.host", 1, left="drained")
+        value = Envelope.wrap(record.encode(), writer="a.1").pack()
+        assert backend.put(record.key, value, expect=ABSENT, lease=lease, timeout=5).outcome is PutOutcome.APPLIED
+        with RunInspector(shared.params()) as observer:
             status = observer.status(5.0)
         assert (status.phase, [node.left for node in status.nodes]) == ("unknown", ["drained"])
 
