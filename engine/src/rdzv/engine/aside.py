@@ -4,12 +4,14 @@ that hangs holds up no node: neither the lock between two effects, nor a loop, n
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Final
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from typing import Final, ParamSpec, TypeVar
 
 from ..backlog import Backlog
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _FLUSH: Final = 1.0
 """Seconds in which what was said is taken at the end of a node."""
@@ -29,15 +31,19 @@ def adopt_loggers() -> None:
             logger.addFilter(_put_aside)
 
 
-@contextmanager
-def speaking_aside() -> Iterator[None]:
-    """Run a part of a node, or a call for one, on this thread."""
-    before = _here.runs_node
-    _here.runs_node = True
-    try:
-        yield
-    finally:
-        _here.runs_node = before
+def speaking_aside(work: Callable[_P, _R]) -> Callable[_P, _R]:
+    """What runs a part of a node, or makes a call for one, on the thread that calls it."""
+
+    @wraps(work)
+    def aside(*arguments: _P.args, **named: _P.kwargs) -> _R:
+        before = _here.runs_node
+        _here.runs_node = True
+        try:
+            return work(*arguments, **named)
+        finally:
+            _here.runs_node = before
+
+    return aside
 
 
 def announce(events: Iterable[Callable[[], None]]) -> None:

@@ -315,7 +315,7 @@ class RetryingClient:
             lambda timeout: DecodedSnapshot(self.backend.read_all(prefix, timeout=timeout), before), deadline
         )
 
-    @speaking_aside()
+    @speaking_aside
     def wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
         """Wait until `prefix` differs from `since`; returns `since` itself when time runs out.
 
@@ -436,7 +436,7 @@ class RetryingClient:
         self._closing.set()
         self.backend.close()
 
-    @speaking_aside()
+    @speaking_aside
     def with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
         """Attempt a call, which is given the seconds that it may take, until there is an answer."""
         started = began = time.monotonic()

@@ -271,7 +271,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         return self._end(reason, closes=False)
 
-    @speaking_aside()
+    @speaking_aside
     def _end(self, reason: str, closes: bool) -> bool:
         if self._lifetime.is_copy():
             # The node is the parent's, and stays.
@@ -331,7 +331,7 @@ def with_leases(
 def look_beside(look: Look) -> Future[object] | None:
     """Begin a look on a thread of its own; None: there is no room for one."""
     with suppress(RendezvousConnectionError):
-        return in_thread(speaking_aside()(look), "rdzv-look")
+        return in_thread(speaking_aside(look), "rdzv-look")
     return None
 
 

@@ -72,12 +72,9 @@ class Runner:
                 self.start(name, loop)
                 self._begun.add(name)
 
+    @aside.speaking_aside
     def run(self, coroutine: Coroutine[_R]) -> _R:
         """Run a coroutine on the caller's thread; returns what it returns, raises what it raises."""
-        with aside.speaking_aside():
-            return self._run(coroutine)
-
-    def _run(self, coroutine: Coroutine[_R]) -> _R:
         result: Any = None
         error: BaseException | None = None
         effect: Effect | None = None
@@ -89,7 +86,7 @@ class Runner:
                 except StopIteration as stop:
                     return stop.value  # type: ignore[no-any-return]
                 finally:
-                    if not effects.waits_on(before, effect):
+                    if effects.wakes_others(before, effect):
                         self._version += 1
                         self._changed.notify_all()
                 seen = self._version
@@ -124,7 +121,7 @@ class Runner:
                     logger.warning("thread '%s' has not ended within %.1f s", thread.name, timeout)
         aside.flush()
 
-    @aside.speaking_aside()
+    @aside.speaking_aside
     def _run_to_end(self, name: str, coroutine: Coroutine[None]) -> None:
         """Run a loop. The loops start again by themselves (`supervised`): what leaves one has ended it for good."""
         try:
@@ -190,7 +187,7 @@ class Runner:
         left = list(enumerate(calls))[::-1]
         errors: list[BaseException] = []
 
-        @aside.speaking_aside()
+        @aside.speaking_aside
         def work() -> None:
             while left and not errors:
                 try:

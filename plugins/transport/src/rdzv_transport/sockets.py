@@ -172,7 +172,7 @@ class TimedSocket:
     def is_silent(self) -> bool:
         """Whether it is open, and its other end has neither ended it nor sent anything unasked."""
         try:
-            return self.receive(0.0) is None
+            return self.receive(0.0, 1) is None
         except OSError:
             return False
 
