@@ -1,9 +1,12 @@
-"""What the commands take as numbers: a type for argparse, whose error names the value, the limit and the way out."""
+"""What the commands take as numbers: types for argparse, whose errors name the value, the limit and the way out."""
 
 import argparse
 from collections.abc import Callable
+from typing import Final
 
-__all__ = ["at_least"]
+__all__ = ["at_least", "seconds"]
+
+LONGEST: Final = 86400.0
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -19,3 +22,14 @@ def at_least(least: int) -> Callable[[str], int]:
         return value
 
     return number
+
+
+def seconds(text: str) -> float:
+    """More than none, and a day at most."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is refused: give seconds, more than 0 and at most {LONGEST:g}")
+    return value

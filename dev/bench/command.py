@@ -221,6 +221,9 @@ def _parse() -> argparse.Namespace:
         help="measure nothing; show a results.json, with what later ones measured besides or anew",
     )
     arguments = parser.parse_args()
+    if arguments.goals and arguments.only not in (names, ["gather"]):
+        only = " ".join(arguments.only)
+        parser.error(f"--goals measures gather alone, so --only {only} would do nothing. Leave out one of the two")
     if arguments.sizes and "gather" not in arguments.only:
         only = " ".join(arguments.only)
         parser.error(

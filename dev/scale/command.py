@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 
-from bench.arguments import at_least
+from bench.arguments import at_least, seconds
 from bench.services import Service, start
 from rdzv import RendezvousSettings, RendezvousTimeout
 from rdzv_conformance.servers import ServiceMissingError
@@ -125,7 +125,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--backend", choices=["etcd-v3"], default="etcd-v3", help="on which service")
     parser.add_argument(
         "--interval",
-        type=float,
+        type=seconds,
+        metavar="SECONDS",
         help="seconds between two keep-alives of a node; a third of the time to live (5, and more for more than 2,500 "
         "nodes: all share one processor here)",
     )
@@ -135,5 +136,5 @@ def _parse() -> argparse.Namespace:
         help="have bare nodes gather, and nothing more: over plain sockets they send and receive as much as nodes do, "
         "without deadlines, failures and rules, which is the least that Python takes here",
     )
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that each phase may take (600)")
+    parser.add_argument("--limit", type=seconds, metavar="SECONDS", default=600.0, help="seconds that each phase may take (600)")
     return parser.parse_args()

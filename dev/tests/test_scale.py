@@ -72,10 +72,19 @@ def test_more_nodes_than_there_are_files_for_are_refused() -> None:
     assert "9,999,999 nodes are too many here" in done.stderr
 
 
-def test_too_few_nodes_are_refused() -> None:
-    done = subprocess.run(command("--nodes", "0"), cwd=DEV, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("option", "value", "limit"),
+    [
+        ("--nodes", "0", "a whole number of at least 2"),
+        ("--interval", "0", "seconds, more than 0 and at most 86400"),
+        ("--limit", "-1", "seconds, more than 0 and at most 86400"),
+        ("--limit", "nan", "seconds, more than 0 and at most 86400"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(option: str, value: str, limit: str) -> None:
+    done = subprocess.run(command(f"{option}={value}"), cwd=DEV, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "argument --nodes: '0' is refused: give a whole number of at least 2" in done.stderr
+    assert f"argument {option}: '{value}' is refused: give {limit}" in done.stderr
 
 
 def test_ctrl_c_leaves_nothing_running() -> None:

@@ -350,7 +350,7 @@ class TestAsking:
     def test_an_error_that_lasts_is_raised_until_the_run_is_closed(self, run: Run) -> None:
         node = run.node(1, 1)
         node.next_rendezvous()
-        with node._runner._changed:
+        with node._runner._lock:
             node._node.failures.add("a loop", RendezvousStateError("corrupt"), lasts=True)
         for ask in (node.is_closed, node.num_nodes_waiting):
             with pytest.raises(RendezvousStateError, match="corrupt"):

@@ -36,14 +36,15 @@ class Backlog:
         os.register_at_fork(after_in_child=self._begin_empty)
 
     def _begin_empty(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[Callable[[], None]] = deque()
         self._dropped = 0
         self._thread: threading.Thread | None = None
 
     def add(self, work: Callable[[], None]) -> None:
         """Have some work done; returns at once."""
-        with self._changed:
+        with self._lock:
             if len(self._waiting) < _MOST:
                 self._waiting.append(work)
             else:
@@ -52,7 +53,7 @@ class Backlog:
 
     def flush(self, timeout: float) -> None:
         """Wait until all is done that was added before, so many seconds at most."""
-        with self._changed:
+        with self._lock:
             self._start()
             if self._thread is not threading.current_thread():
                 self._changed.wait_for(lambda: self._thread is None, timeout)
@@ -70,7 +71,7 @@ class Backlog:
 
     def _do_all(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 works, dropped = list(self._waiting), self._dropped
                 self._waiting.clear()
                 self._dropped = 0

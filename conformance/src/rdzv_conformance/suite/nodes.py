@@ -202,7 +202,8 @@ class _RunningNode:
         self._handler = DynamicRendezvousHandler(settings, intercepted(connect(), self._count))
         self._store: Any = None
         self._round = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._held = False
         self._under_way = 0
 
@@ -284,12 +285,12 @@ class _RunningNode:
 
     def hold(self) -> None:
         """Begin no call any more, and end those that are under way, but for waits."""
-        with self._changed:
+        with self._lock:
             self._held = True
             assert self._changed.wait_for(lambda: not self._under_way, FORM), "a call did not end"
 
     def go_on(self) -> None:
-        with self._changed:
+        with self._lock:
             self._held = False
             self._changed.notify_all()
 
@@ -297,13 +298,13 @@ class _RunningNode:
         self._calls["state" if (method, *arguments[:1]) == ("put", STATE_KEY) else method] += 1
         if method == "wait":
             return call()
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._held)
             self._under_way += 1
         try:
             return call()
         finally:
-            with self._changed:
+            with self._lock:
                 self._under_way -= 1
                 self._changed.notify_all()
 

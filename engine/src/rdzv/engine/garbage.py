@@ -83,11 +83,14 @@ def old_rounds(state: State, swept: int) -> range:
     return range(min(max(swept, state.round - SWEPT), max(0, until)) + 1, until + 1)
 
 
-# What the last node removes. Not the records of those that have left: a write that was on its way would make one anew.
+# What the last node removes.
 
 
 def of_ended_round(state: State) -> list[str]:
-    """The garbage of an open run into whose round no member comes back."""
+    """The garbage of an open run into whose round no member comes back.
+
+    Not the records of those that have left: a write that was on its way would make one anew.
+    """
     # As long as the state names it, the world stays.
     world = state.round if state.pages is None else state.pages.round
     return [records.store_folder(one) if one == world else records.round_folder(one) for one in _last_rounds(state)]

@@ -39,10 +39,10 @@ class Runner:
         self._client = RetryingClient(keys, node.id, self._on_connection_error, node.pauses)
         self._announce = announce
         self._ranks = RankAssignment()
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         # Apart, so that who only sleeps is not woken by every step of the others.
-        self._stopped = threading.Condition(lock)
+        self._stopped = threading.Condition(self._lock)
         self._version = 0
         self._threads: list[threading.Thread] = []
         self._begun: set[str] = set()
@@ -54,7 +54,7 @@ class Runner:
             RendezvousClosedError: The node ends.
             RendezvousConnectionError: The system has no room for another thread.
         """
-        with self._changed:
+        with self._lock:
             # Under the lock: `stop` joins what was started before it stops the node, and nothing starts after that.
             if self._node.stopped:
                 raise RendezvousClosedError(f"The node '{self._node.id}' ends; it starts no loop any more.")
@@ -79,7 +79,7 @@ class Runner:
         error: BaseException | None = None
         effect: Effect | None = None
         while True:
-            with self._changed:
+            with self._lock:
                 before, effect = effect, None
                 try:
                     effect = coroutine.send(result) if error is None else coroutine.throw(error)
@@ -99,7 +99,7 @@ class Runner:
     def member_until(self) -> float | None:
         """See `Node.member_until`."""
         # Under the lock: a node that registers anew has a lease before it knows what was formed meanwhile.
-        with self._changed:
+        with self._lock:
             return self._node.member_until()
 
     def stop(self, timeout: float) -> None:
@@ -108,7 +108,7 @@ class Runner:
         Args:
             timeout: Seconds to wait for each thread.
         """
-        with self._changed:
+        with self._lock:
             self._node.stop()
             threads = self._threads
             self._changed.notify_all()
@@ -129,18 +129,18 @@ class Runner:
         except BaseException as error:
             if self._node.stopped and isinstance(error, RendezvousError):
                 return
-            with self._changed:
+            with self._lock:
                 self._node.failures.add(name, error, lasts=True)
                 self._changed.notify_all()
             logger.exception("the loop '%s' of node '%s' has ended", name, self._node.id)
 
     def _on_connection_error(self, error: RendezvousConnectionError, lasted: float) -> None:
         """Note that the service did not answer; see `Connection.on_error`."""
-        with self._changed:
+        with self._lock:
             self._node.connection.on_error(error, lasted)
 
     def _pause(self, until: float, on: threading.Condition, ended: Callable[[], bool] = lambda: False) -> None:
-        with on:
+        with self._lock:
             while not (ended() or self._node.stopped) and (remaining := until - time.monotonic()) > 0:
                 on.wait(min(remaining, threading.TIMEOUT_MAX))
 
@@ -150,7 +150,7 @@ class Runner:
         self._pause(deadline, self._changed, answer.done)
 
     def _notify(self) -> None:
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def _perform(self, effect: Effect, seen: int) -> Any:
@@ -177,7 +177,7 @@ class Runner:
     def _call(self, call: effects.Call) -> Any:
         result = call.perform(self._client)
         if call.is_contact:
-            with self._changed:
+            with self._lock:
                 self._node.connection.on_contact()
         return result
 

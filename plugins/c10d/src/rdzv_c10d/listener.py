@@ -37,7 +37,8 @@ class Listener(ABC):
 
     def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._listening: Future[None] | None = None
         self._session: Session | None = None
         self._listeners = 0
@@ -62,7 +63,7 @@ class Listener(ABC):
             NoAnswerError: There was no answer until the deadline.
             RendezvousError: There is no connection.
         """
-        with self._changed:
+        with self._lock:
             if (self._listening is None or self._listening.done()) and not self._closing:
                 self._listening = self._connections.start(self._listen, _CONNECT, self.thread)
                 self._listening.add_done_callback(self._note_end)
@@ -87,7 +88,7 @@ class Listener(ABC):
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Have the thread listen meanwhile."""
-        with self._changed:
+        with self._lock:
             self._listeners += 1
             if self._listeners == 1:
                 # For the thread. Were it done every time, all who wait would wake for each one who joins them.
@@ -95,34 +96,34 @@ class Listener(ABC):
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._listeners -= 1
 
     def wake(self) -> None:
         """Wake all that wait: something was heard, or may have been."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def close(self) -> None:
         """Let the thread end when it hears something next."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._changed.notify_all()
 
     def _listen(self, connection: Connection) -> None:
-        with self._changed:
+        with self._lock:
             self._session = connection.session
             self._changed.notify_all()
         try:
             while self._is_wanted():
                 self._hear_next(connection)
         finally:
-            with self._changed:
+            with self._lock:
                 self._session = None
 
     def _is_wanted(self) -> bool:
         """Wait until a thread waits for what is heard; False: it is time to end."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._listeners or self._closing)
             return not self._closing
 

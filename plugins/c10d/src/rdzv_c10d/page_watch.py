@@ -92,7 +92,7 @@ class PageWatch(Listener):
 
     def end(self) -> None:
         """After `close`: end the thread at once, though it may wait in torch."""
-        with self._changed:
+        with self._lock:
             if self._waiting is not None:
                 self._to_close.enter_context(self._waiting.end_wait())
 
@@ -120,7 +120,7 @@ class PageWatch(Listener):
 
     def _await_version(self, seen: PageVersion, until: float, check_open: Check) -> None:
         """Return when there may be a later version, or the connection is lost, or at that moment."""
-        with self._changed:
+        with self._lock:
             check_open()
             page = self._page.known(seen.session)
             if self._is_current(seen.session) and (page is None or page.version <= seen.number):
@@ -153,13 +153,13 @@ class PageWatch(Listener):
 
     def _await_value(self, connection: Connection, key: str) -> bytes:
         """Wait for a key; empty: it is not there, or the thread is to end, and its connection is of no use any more."""
-        with self._changed:
+        with self._lock:
             if self._closing:
                 return b""
             self._waiting = connection
         try:
             return await_value(connection, key)
         finally:
-            with self._changed:
+            with self._lock:
                 self._waiting = None
                 self._to_close.close()

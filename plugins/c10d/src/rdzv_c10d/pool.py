@@ -56,7 +56,8 @@ class ConnectionPool:
         self.on_lost: Callable[[], None] = lambda: None
         self._locator = locator
         self._root = root
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._idle: list[Connection | _Worker] = []
         # Those that their callers use themselves.
         self._busy: set[Connection] = set()
@@ -114,7 +115,7 @@ class ConnectionPool:
         Raises:
             RendezvousConnectionError: There is no room for a thread.
         """
-        with self._changed:
+        with self._lock:
             return self._start_worker(name).do(work, time.monotonic() + timeout, lasting=True)
 
     def no_answer(self) -> NoAnswerError:
@@ -147,7 +148,7 @@ class ConnectionPool:
         except FAILURES as error:
             raise RendezvousConnectionError(f"The store failed at once: {error}") from None
         _check_owner(session.owner, self._root)
-        with self._changed:
+        with self._lock:
             self._session = session
             stale = [one for one in self._workers if one.session not in (None, session)]
         for worker in stale:
@@ -157,7 +158,7 @@ class ConnectionPool:
 
     def lose(self, session: Session) -> None:
         """Trust no connection of this session any more, and wake every waiter."""
-        with self._changed:
+        with self._lock:
             if self._session != session:
                 return
             self._session = None
@@ -172,7 +173,7 @@ class ConnectionPool:
             last_work: Done at the end, on a connection that is idle; if none is, it is not done.
             at_once: Do not serve the store any longer either, even if others still need it.
         """
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._idle or not (self._workers or self._busy), _SHUTDOWN_GRACE)
             self._closed = True
             idle, self._idle = self._idle, []
@@ -181,7 +182,7 @@ class ConnectionPool:
             _do_last(idle[-1], last_work)
         _end(idle)  # From here on nothing refers to a connection: the host counts those that are open.
         if not self._await_end():
-            with self._changed:  # Some are stuck in a call to a silent host.
+            with self._lock:  # Some are stuck in a call to a silent host.
                 stuck: list[Connection | _Worker] = [*self._busy, *self._workers]
             for one in stuck:
                 one.cut()
@@ -192,7 +193,7 @@ class ConnectionPool:
 
     def put_back(self, one: "Connection | _Worker", session: Session) -> bool:
         """Take a connection, or a worker, whose work is done; False if it is to end."""
-        with self._changed:
+        with self._lock:
             if isinstance(one, Connection):
                 self._busy.discard(one)
             stays = not self._closed and self._session == session and len(self._idle) < _CONNECTIONS
@@ -206,7 +207,7 @@ class ConnectionPool:
 
     def note_end(self, worker: "_Worker") -> None:
         """Note that the thread of a worker has ended."""
-        with self._changed:
+        with self._lock:
             self._workers.discard(worker)
             if self._newest is worker:
                 self._newest = None
@@ -215,12 +216,12 @@ class ConnectionPool:
             self._changed.notify_all()
 
     def _await_end(self) -> bool:
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: not (self._workers or self._busy), _SHUTDOWN_GRACE)
 
     def _take(self, deadline: float, check_open: Check, left: int) -> "Connection | _Worker":
         """A connection that is idle, or its worker; one that is in use may come back before another one is made."""
-        with self._changed:
+        with self._lock:
             crowded, connecting, patient = 0.0, None, (time.monotonic() + deadline) / 2
             while True:
                 check_open()
@@ -282,7 +283,7 @@ class ConnectionPool:
                 connection.cut()
 
     def _drop(self, connection: Connection) -> bool:
-        with self._changed:
+        with self._lock:
             self._busy.discard(connection)
             self._changed.notify_all()
             return False

@@ -45,7 +45,7 @@ class Stay:
         return time.monotonic() > self._until + _LATE
 
     def __enter__(self) -> "Stay":
-        with _changed:
+        with _lock:
             if sum(stay.is_stuck() for stay in _stays) >= MOST_STUCK:
                 raise RendezvousConnectionError(
                     f"{MOST_STUCK} threads of this process are stuck in torch, which waits for stores that do not "
@@ -58,14 +58,14 @@ class Stay:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._until = math.inf
-        with _changed:
+        with _lock:
             _stays.discard(self)
             _changed.notify_all()
 
 
 def await_none(seconds: float) -> bool:
     """Wait until no thread of this process is in torch; whether that came true in time."""
-    with _changed:
+    with _lock:
         return _changed.wait_for(lambda: not _stays, seconds)
 
 
@@ -77,13 +77,15 @@ def keep_file(store: Any) -> None:
 
 
 _stays: Final[set[Stay]] = set()
-_changed = threading.Condition()
+_lock = threading.RLock()
+_changed = threading.Condition(_lock)
 
 
 def _after_fork() -> None:
     """A child has none of the threads."""
-    global _changed
-    _changed = threading.Condition()
+    global _lock, _changed
+    _lock = threading.RLock()
+    _changed = threading.Condition(_lock)
     _stays.clear()
 
 

@@ -35,20 +35,20 @@ class WakeupKey(Listener):
 
     def begin_look(self) -> int:
         """Call it before a look, which sees all for what it has rung so far; returns how often that was."""
-        with self._changed:
+        with self._lock:
             self._is_looked_at = True
             return self.rings
 
     def await_wakeup(self, heard: int, until: float, check_open: Check) -> None:
         """Return when `rings` is not `heard` any more, or at that moment (on the monotonic clock)."""
-        with self._changed:
+        with self._lock:
             while self.rings == heard and (remaining := until - time.monotonic()) > 0:
                 check_open()
                 self._changed.wait(remaining)
 
     def wake(self, rung: bool = True) -> None:
         """Wake all that wait for a ring: as if it had rung, or only to ask whether they are still open."""
-        with self._changed:
+        with self._lock:
             self.rings += rung
             self._is_looked_at = self._is_looked_at and not rung
             self._changed.notify_all()
@@ -63,7 +63,7 @@ class WakeupKey(Listener):
         self.wake()
         connection.check_room()
         connection.store.delete_key(self.key)
-        with self._changed:
+        with self._lock:
             # What has rung before the deletion was not heard.
             if self._is_looked_at:
                 self.wake()
