@@ -136,5 +136,7 @@ def _parse() -> argparse.Namespace:
         help="have bare nodes gather, and nothing more: over plain sockets they send and receive as much as nodes do, "
         "without deadlines, failures and rules, which is the least that Python takes here",
     )
-    parser.add_argument("--limit", type=seconds, metavar="SECONDS", default=600.0, help="seconds that each phase may take (600)")
+    parser.add_argument(
+        "--limit", type=seconds, metavar="SECONDS", default=600.0, help="seconds that each phase may take (600)"
+    )
     return parser.parse_args()

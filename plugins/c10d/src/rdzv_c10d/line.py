@@ -96,7 +96,7 @@ class Line:
             self._using.release()
 
     def _ask(self, work: Callable[[Store], _T], seconds: float, check_open: Check) -> _T | UnansweredError:
-        """The answer, or why there is none: an error is kept for long, and with it what the frames hold that raise it."""
+        """The answer, or why there is none: an error that was raised here would keep what this frame holds."""
         check_open()
         connection = self._connection
         if connection is None or connection.session != self._connections.session:
