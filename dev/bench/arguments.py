@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["at_least", "seconds"]
 
-LONGEST: Final = 86400.0
+_LONGEST: Final = 86400.0
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -25,11 +25,11 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """More than none, and a day at most."""
+    """A number of seconds: more than 0, and at most a day."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0.0 < value <= LONGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is refused: give seconds, more than 0 and at most {LONGEST:g}")
+    if not 0.0 < value <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is refused: give seconds, more than 0 and at most {_LONGEST:g}")
     return value

@@ -223,7 +223,7 @@ def _parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.goals and arguments.only not in (names, ["gather"]):
         only = " ".join(arguments.only)
-        parser.error(f"--goals measures gather alone, so --only {only} would do nothing. Leave out one of the two")
+        parser.error(f"--goals measures gather alone, and --only {only} asks for more. Leave out one of the two")
     if arguments.sizes and "gather" not in arguments.only:
         only = " ".join(arguments.only)
         parser.error(

@@ -73,7 +73,7 @@ class LoopRunner:
                 except StopIteration as stop:
                     return stop.value  # type: ignore[no-any-return]
                 finally:
-                    if effects.wakes_others(before, effect):
+                    if not effects.waits_on(before, effect):
                         self._notify()
                 result, error = None, None
                 try:

@@ -432,7 +432,7 @@ class TestRemoval:
     def test_who_keeps_its_lease_while_the_state_goes_knows_that_the_run_was_removed(
         self, harness: Harness, node: Node
     ) -> None:
-        node.run.seen_at = node.registration.lease_since = harness.now
+        node.run.seen_at = node.registration.written_at = harness.now
         harness.client.delete(STATE_KEY, harness.now)
         harness.show(node)
         assert node.closed() is None
@@ -450,18 +450,38 @@ class TestRemoval:
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
 
-    def test_a_state_that_was_seen_before_the_lease_may_be_forgotten(self, harness: Harness, node: Node) -> None:
+    def test_a_state_that_was_seen_before_the_record_was_written_may_be_forgotten(
+        self, harness: Harness, node: Node
+    ) -> None:
         harness.now += 1.0
-        node.registration.lease_since = harness.now
+        node.registration.written_at = harness.now
         keep = self.finds_no_state(harness, node)
         keep.to(Sleep)
         assert node.closed() is None
         assert node.run.presence is Presence.MISSING
         # Its members would have written it again by now.
-        harness.now = node.registration.lease_since + TTL
+        harness.now = node.registration.written_at + TTL
         keep.to(Read)
         keep.to(Sleep)
         assert node.closed() == Closed("", "the run was removed from the service", done=False)
+
+    def test_a_lease_that_is_older_than_its_record_says_nothing_of_a_state_that_is_gone(self, harness: Harness) -> None:
+        """As on a service without leases, where the record is the first that it hears of one."""
+        node = harness.node()
+        harness.publish(running("x", "y"))
+        node.run.snapshot = None
+        harness.run(register.open_lease_early(node, harness.now + 1.0))
+        harness.now += 0.5
+        harness.show(node)
+        node.run.seen_at = harness.now
+        node.registration.record = NodeRecord("a", 0, 0, 2, 4, "a.host", 1)
+        harness.client.delete(STATE_KEY, harness.now)
+        harness.now += 0.5
+        harness.run(register.register(node, harness.now + 60.0))
+        assert node.registration.lease_since < node.registration.written_at == harness.now
+        keep = self.finds_no_state(harness, node)
+        keep.to(Sleep)
+        assert node.closed() is None
 
     def test_a_purge_of_an_earlier_attempt_removes_nothing_of_the_next(self, harness: Harness) -> None:
         harness.publish(running("x", "y", closed=Closed("x", "done", done=True)))

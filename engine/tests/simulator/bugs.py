@@ -124,6 +124,12 @@ _REFUSED_FROM_THE_BEGINNING: Final = (
     FaultEvent(10.35, "refuse", who=0.337, amount=0.96),
 )
 """No call of a node that comes is answered for 20 s."""
+_FORGETS_WHO_COMES: Final = (
+    *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 0.2)),
+    FaultEvent(4.0, "come"),
+    FaultEvent(4.1, "forget", amount=0.53),
+)
+"""A service that forgets everything is away for 3 s while the record of a fourth node is on its way."""
 _LEADERS_FAIL: Final = (
     *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 0.6)),
     FaultEvent(1.6, "unexpected", who=0.2, leader=True, amount=0.85),
@@ -755,11 +761,22 @@ while leads() and not node.stopped:
         "A node whose lease is younger than the loss of the state takes the run for removed.",
         {7},
         keep_alive._verify_state,
-        {"run.seen_at < mine.lease_since and": "False and"},
+        {"run.seen_at < mine.written_at and": "False and"},
         "forget",
         "come",
         patience=(600.0,),
         lost=0.4,
+    ),
+    "removal-by-the-lease": _bug(
+        "A node whose lease is older than the loss of the state, and whose record is younger, takes the run for removed.",
+        {7},
+        keep_alive._verify_state,
+        {"< mine.written_at and": "< mine.lease_since and", "< mine.written_at + node": "< mine.lease_since + node"},
+        events=_FORGETS_WHO_COMES,
+        min_nodes=2,
+        max_nodes=3,
+        level="heartbeats",
+        patience=(600.0,),
     ),
     "assigns-for-ever": _bug(
         "A leader waits for a plugin that hangs as it assigns ranks.",

@@ -175,7 +175,7 @@ class SimulatedRunner:
         except (Exception, KeyboardInterrupt) as raised:
             self._end(running, None, raised)
         else:
-            if effects.wakes_others(before, running.effect):
+            if not effects.waits_on(before, running.effect):
                 self._notify(running)
             self._take(running, running.effect)
         self._stepped()

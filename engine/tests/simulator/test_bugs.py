@@ -28,6 +28,7 @@ RARE: Final = {
     "pardon-unheard": 185,
     "quarantine-by-the-watch": 95,
     "records-by-name": 523,
+    "removal-by-the-lease": 107,
     "shared-pages-removed": 153,
     "spares-take-places-of-silent-members": 205,
     "unseen-removal": 225,

@@ -152,7 +152,7 @@ SLOWLY_FOUND: dict[str, _Found] = {
 BEYOND = {
     "an outage": ("spares-take-places-of-silent-members", "old-contact", "leader-without-grace-period"),
     "a refusal": ("answers-are-renewals", "refused-renewal-counts", "refusal-is-final", "refused-at-once"),
-    "data that the service forgets": ("hasty-removal", "unforgotten", "unseen-removal"),
+    "data that the service forgets": ("hasty-removal", "removal-by-the-lease", "unforgotten", "unseen-removal"),
     "a purge, or a next attempt": (
         *("foreign-removal", "last-node-removes-next-attempt"),
         *("requeue-waits", "garbage-of-the-next-attempt"),

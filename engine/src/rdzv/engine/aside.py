@@ -32,7 +32,7 @@ def adopt_loggers() -> None:
 
 
 def speaking_aside(work: Callable[_P, _R]) -> Callable[_P, _R]:
-    """What runs a part of a node, or makes a call for one, on the thread that calls it."""
+    """Have what `work` logs said aside: it runs a part of a node, or makes a call for one, on its caller's thread."""
 
     @wraps(work)
     def aside(*arguments: _P.args, **named: _P.kwargs) -> _R:

@@ -196,14 +196,10 @@ class SpawnLeader:
 Effect = Call | Together | Wait | Sleep | WaitForChange | Emit | AssignRanks | SpawnLeader
 
 
-def wakes_others(before: Effect | None, effect: Effect | None) -> bool:
-    """Whether what a coroutine has done between two effects wakes those that wait for a change.
-
-    Not what it did before it emits, for then it goes on at once: its next step wakes them. Nor if it was woken itself,
-    only looked, and waits on: two such coroutines would wake each other for ever.
-    """
-    only_looked = isinstance(before, WaitForChange) and isinstance(effect, WaitForChange)
-    return not (only_looked or isinstance(effect, Emit))
+def waits_on(before: Effect | None, effect: Effect | None) -> bool:
+    """Whether a coroutine that is woken by a change only looked, and waits on: then it has changed nothing itself. Were
+    the others woken, two such coroutines would wake each other for ever."""
+    return isinstance(before, WaitForChange) and isinstance(effect, WaitForChange)
 
 
 _R = TypeVar("_R")

@@ -68,7 +68,7 @@ def _renew(node: Node, sent: float) -> Coroutine[None]:
 
 def _verify_state(node: Node, lease: Lease) -> Coroutine[None]:
     """Find out whether the state is gone although our lease lives: then the run was removed."""
-    # The lease of a node that registers again may be younger than the loss; its fence puts the state back.
+    # The record of a node that registers again may be younger than the loss; its fence puts the state back.
     run, mine = node.run, node.registration
     if run.presence is not Presence.MISSING or mine.state is not NodeState.REGISTERED:
         return
@@ -82,8 +82,9 @@ def _verify_state(node: Node, lease: Lease) -> Coroutine[None]:
             yield from reregister(node, node.background_deadline())
             return
         assert run.state is not None  # noqa: S101 - what has a version was read
-        if run.seen_at < mine.lease_since and node.clock() < mine.lease_since + node.ttl:
-            # The service may have forgotten it before this node had its lease: then its members write it again.
+        if run.seen_at < mine.written_at and node.clock() < mine.written_at + node.ttl:
+            # The service may have forgotten it before it had this node's record: then its members write it again. That
+            # the lease is older says nothing: to open one may ask nothing.
             return
         run.version = None
         # What an earlier attempt has left may be purged while this one begins.

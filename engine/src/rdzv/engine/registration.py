@@ -73,7 +73,8 @@ class Registration:
         version: What the service holds of it, as far as the node knows.
         lease: The lease that the record belongs to.
         unrevoked: The lease of a node that has deregistered, until the service confirms that it is over.
-        lease_since: The moment from which on the lease lives.
+        lease_since: The moment at which the lease was opened.
+        written_at: The moment since which the record is known to be there, on that lease.
         lease_until: The moment until which the lease certainly lives.
         writing: A coroutine writes the record: a second one waits for it.
     """
@@ -84,6 +85,7 @@ class Registration:
     lease: Lease | None = None
     unrevoked: Lease | None = None
     lease_since: float = -math.inf
+    written_at: float = -math.inf
     lease_until: float = -math.inf
     writing: bool = False
 

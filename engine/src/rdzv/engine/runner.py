@@ -86,11 +86,10 @@ class Runner:
                 except StopIteration as stop:
                     return stop.value  # type: ignore[no-any-return]
                 finally:
-                    if effects.wakes_others(before, effect):
+                    if not effects.waits_on(before, effect):
                         self._version += 1
                         self._changed.notify_all()
-                seen = self._version
-            result, error = None, None
+                seen, result, error = self._version, None, None
             try:
                 result = self._perform(effect, seen)
             except BaseException as raised:  # the coroutine decides what to do about it

@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from rdzv_core.alone import LockedError, alone
 from rdzv_core.threads import in_thread
 
 from .pool import Check, ConnectionPool, failure, is_done
@@ -42,7 +40,7 @@ class Line:
 
     def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
-        self._using = threading.RLock()
+        self._using = threading.Lock()
         self._connection: Connection | None = None
         # One at a time: a host that is stopped holds its thread until it goes on.
         self._connecting: Future[Connection] | None = None
@@ -60,14 +58,30 @@ class Line:
             RendezvousConnectionError: There is no connection, or no turn in time; nothing was sent.
         """
         seconds = max(0.001, min(seconds, _ATTEMPT))
+        if not self._using.acquire(timeout=seconds):
+            raise self._connections.no_answer()
         try:
-            answer = alone(self._using, partial(self._ask, work, seconds, check_open), time.monotonic() + seconds)
-        except LockedError as error:
-            raise self._connections.no_answer() from error
-        if isinstance(answer, UnansweredError):
             check_open()
-            raise answer
-        return answer
+            connection = self._connection
+            if connection is None or connection.session != self._connections.session:
+                connection = self._connect(time.monotonic() + seconds, check_open)
+            connection.limit_waits(seconds)
+            began = time.monotonic()
+            try:
+                return work(connection.store)
+            except FAILURES as raised:
+                self._connection = None
+                connection.cut()
+                if time.monotonic() - began < seconds * 0.9:
+                    self._connections.lose(connection.session)
+                error = UnansweredError(str(failure(raised)))
+                error.__cause__ = raised.with_traceback(None)
+        finally:
+            self._using.release()
+        # An error is kept for long, and with it what its frames hold.
+        del connection
+        check_open()
+        raise error
 
     def await_keys(self, keys: Sequence[str], deadline: float, check_open: Check) -> None:
         """Return when all keys are there, or at the deadline.
@@ -94,25 +108,6 @@ class Line:
         self._connection = self._connecting = None
         if idle:
             self._using.release()
-
-    def _ask(self, work: Callable[[Store], _T], seconds: float, check_open: Check) -> _T | UnansweredError:
-        """The answer, or why there is none: an error that was raised here would keep what this frame holds."""
-        check_open()
-        connection = self._connection
-        if connection is None or connection.session != self._connections.session:
-            connection = self._connect(time.monotonic() + seconds, check_open)
-        connection.limit_waits(seconds)
-        began = time.monotonic()
-        try:
-            return work(connection.store)
-        except FAILURES as raised:
-            self._connection = None
-            connection.cut()
-            if time.monotonic() - began < seconds * 0.9:
-                self._connections.lose(connection.session)
-            error = UnansweredError(str(failure(raised)))
-            error.__cause__ = raised.with_traceback(None)
-            return error
 
     def _connect(self, deadline: float, check_open: Check) -> Connection:
         self._connection = None

@@ -13,10 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any, BinaryIO, Final
 
-from rdzv_core.alone import LockedError, alone
 from rdzv_core.endpoints import Endpoint, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
 from rdzv_transport import keep_in_children
@@ -192,7 +190,7 @@ class FileLocator(StoreLocator):
     kind = "FileStore"
     # Torch's constructor waits for the file's lock with Python's own held: a thread that reads the file under the lock
     # meanwhile would never let it go.
-    _opening = threading.RLock()
+    _opening = threading.Lock()
 
     def __init__(self, path: str) -> None:
         """At `path`; its folder must exist."""
@@ -205,15 +203,13 @@ class FileLocator(StoreLocator):
             raise RendezvousParameterError(f"There is no folder '{folder}' for the file '{self._path}'. Make it first.")
         check_room(folder)
         deadline = time.monotonic() + timeout
+        if not FileLocator._opening.acquire(timeout=max(0.0, min(timeout, threading.TIMEOUT_MAX))):
+            raise RendezvousConnectionError(f"The file '{self._path}' is being opened by other threads for too long.")
         try:
-            return alone(FileLocator._opening, partial(self._open, deadline), deadline)
-        except LockedError as error:
-            reason = f"The file '{self._path}' is being opened by other threads for too long."
-            raise RendezvousConnectionError(reason) from error
-
-    def _open(self, deadline: float) -> Store:
-        self._check_file(deadline)
-        store: Store = stores().FileStore(self._path)
+            self._check_file(deadline)
+            store: Store = stores().FileStore(self._path)
+        finally:
+            FileLocator._opening.release()
         return store
 
     def _check_file(self, deadline: float) -> None:
@@ -249,7 +245,7 @@ class FileLocator(StoreLocator):
 
 def _open_anew() -> None:
     """Another thread of the parent may have held it at the fork."""
-    FileLocator._opening = threading.RLock()
+    FileLocator._opening = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_open_anew)

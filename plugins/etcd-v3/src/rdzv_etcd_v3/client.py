@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from rdzv_core.alone import LockedError, alone
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 from rdzv_transport import Client as HttpClient
-from rdzv_transport import EndpointError, Present, Reply, Request, Stream, number_of
+from rdzv_transport import EndpointError, Present, Reply, Request, Stream, alone, number_of
 
 from .failures import LoginExpiredError, LoginNotNeededError, Refusals
 
@@ -132,10 +131,10 @@ class Client:
         token = self._token
         if token is not None:
             return token
-        try:
-            return alone(self._logging_in, partial(self._logged_in, deadline), deadline)
-        except LockedError as error:
-            raise RendezvousConnectionError("etcd was not asked: another thread still logs in") from error
+        token = alone(self._logging_in, partial(self._logged_in, deadline), deadline)
+        if token is None:
+            raise RendezvousConnectionError("etcd was not asked: another thread still logs in")
+        return token
 
     def _logged_in(self, deadline: float) -> str:
         if self._token is None:

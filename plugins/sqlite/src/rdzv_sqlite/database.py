@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from typing import Final
 from weakref import WeakSet
 
-from rdzv_core.alone import LockedError, alone
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
 from . import schema
@@ -157,15 +156,12 @@ class Database:
     def _turn(self, deadline: float) -> Iterator[None]:
         """Wait until no other thread of this process writes; then only processes compete for the file."""
         turn = self.shared.turn
+        while not turn.acquire(timeout=max(0.0, min(_SLICE, deadline - time.monotonic()))):
+            self._check_time(deadline)
         try:
-            while not turn.acquire(timeout=max(0.0, min(_SLICE, deadline - time.monotonic()))):
-                self._check_time(deadline)
             yield
         finally:
-            try:  # noqa: SIM105 - as in `alone`
-                turn.release()
-            except RuntimeError:
-                pass
+            turn.release()
 
     @contextmanager
     def _begun(self, statement: str, deadline: float) -> Iterator[Transaction]:
@@ -220,10 +216,13 @@ class Database:
             return self._connection
         # Never opened, or the file was removed: a client that goes on with it would be alone.
         self.disconnect()
-        try:
-            return alone(self.shared.opening, self._open, time.monotonic() + _SLICE)
-        except LockedError:
+        opening = self.shared.opening
+        if not opening.acquire(timeout=_SLICE):
             return None
+        try:
+            return self._open()
+        finally:
+            opening.release()
 
     def _open(self) -> sqlite3.Connection:
         if not self._create and not os.path.exists(self.path):

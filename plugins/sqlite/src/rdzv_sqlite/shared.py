@@ -24,8 +24,8 @@ class Shared:
     """
 
     def __init__(self, path: str) -> None:
-        self.turn = threading.RLock()
-        self.opening = threading.RLock()
+        self.turn = threading.Lock()
+        self.opening = threading.Lock()
         self.notifier = FifoNotifier(path)
         self._lock = threading.Lock()
         self._lookouts: dict[str, Lookout] = {}

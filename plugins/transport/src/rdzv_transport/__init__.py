@@ -6,6 +6,7 @@ and how to follow a prefix (`Watches`): by a stream of changes (`ChangeWatch`), 
 a protocol of its own there are the layers below: `FailoverClient` and the sockets that it makes.
 """
 
+from .alone import alone
 from .backend import NetworkBackend
 from .changes import Change, Changes, ChangeWatch, GapError
 from .client import Client
@@ -50,6 +51,7 @@ __all__ = [
     "StreamEndedError",
     "TimedSocket",
     "Watches",
+    "alone",
     "contains",
     "keep_in_children",
     "number_of",

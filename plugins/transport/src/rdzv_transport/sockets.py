@@ -172,6 +172,7 @@ class TimedSocket:
     def is_silent(self) -> bool:
         """Whether it is open, and its other end has neither ended it nor sent anything unasked."""
         try:
+            # One byte is enough to know, and takes no buffer.
             return self.receive(0.0, 1) is None
         except OSError:
             return False

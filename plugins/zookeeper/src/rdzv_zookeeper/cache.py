@@ -13,10 +13,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
-from rdzv_core.alone import LockedError, alone
 from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
-from rdzv_transport import EndpointError, FailoverClient, Prefixes, contains
+from rdzv_transport import EndpointError, FailoverClient, Prefixes, alone, contains
 
 from . import wire
 from .channel import Channel
@@ -164,11 +163,10 @@ class _PrefixCache:
 
     def look(self, deadline: float, *, fresh: bool) -> Snapshot:
         """Take in what has changed; if `fresh`, everything that was written before now."""
-        try:
-            return alone(self._reading, partial(self._look, deadline, fresh=fresh), deadline)
-        except LockedError as error:
-            reason = f"{self.path} was not read in time: another thread still reads it."
-            raise RendezvousConnectionError(reason) from error
+        now = alone(self._reading, partial(self._look, deadline, fresh=fresh), deadline)
+        if now is None:
+            raise RendezvousConnectionError(f"{self.path} was not read in time: another thread still reads it.")
+        return now
 
     def _look(self, deadline: float, *, fresh: bool) -> Snapshot:
         self._is_reading = True

@@ -9,15 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from kazoo import exceptions  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import Ping, Watch  # type: ignore[import-untyped]
-from rdzv_core.alone import LockedError, alone
 from rdzv_core.turns import Turns
-from rdzv_transport import EndpointError, FailoverClient
+from rdzv_transport import EndpointError, FailoverClient, alone
 
 from . import wire
 from .failures import NotZooKeeperError, SessionEndedError, name_of
@@ -102,10 +100,10 @@ class Channel:
             EndpointError: The connection broke, or the deadline has come. If nothing was sent, it says `applied`
                 of those before that belong to them.
         """
-        try:
-            return alone(self._sending, partial(self._send, requests, deadline, applied=applied), deadline)
-        except LockedError as error:
-            raise EndpointError("another thread still sends", applied=applied) from error
+        sent = alone(self._sending, partial(self._send, requests, deadline, applied=applied), deadline)
+        if sent is None:
+            raise EndpointError("another thread still sends", applied=applied)
+        return sent
 
     def _send(self, requests: Sequence[wire.Request], deadline: float, *, applied: bool) -> list[Future[wire.Reply]]:
         try:
@@ -188,8 +186,7 @@ class Channel:
     def _ping(self, deadline: float) -> None:
         self._asked = time.monotonic()
         # A thread that sends meanwhile is as good a keep-alive.
-        with suppress(LockedError):
-            alone(self._sending, partial(self._send_ping, deadline), self._asked)
+        alone(self._sending, partial(self._send_ping, deadline), self._asked)
 
     def _send_ping(self, deadline: float) -> None:
         try:

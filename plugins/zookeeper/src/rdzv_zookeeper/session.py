@@ -11,9 +11,8 @@ from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import NoNodeError, ZookeeperError  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import Close, Connect  # type: ignore[import-untyped]
-from rdzv_core.alone import LockedError, alone
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_transport import EndpointError, FailoverClient, Member, ReplyLostError
+from rdzv_transport import EndpointError, FailoverClient, Member, ReplyLostError, alone
 
 from . import wire
 from .channel import Channel, opening
@@ -142,11 +141,10 @@ class Session:
             SessionEndedError: The session has ended.
             RendezvousConnectionError: No server could be reached.
         """
-        try:
-            return alone(self._attaching, partial(self._attached, first, deadline), deadline)
-        except LockedError as error:
-            reason = "ZooKeeper was not reached in time: another thread still connects."
-            raise RendezvousConnectionError(reason) from error
+        channel = alone(self._attaching, partial(self._attached, first, deadline), deadline)
+        if channel is None:
+            raise RendezvousConnectionError("ZooKeeper was not reached in time: another thread still connects.")
+        return channel
 
     def end(self, deadline: float) -> None:
         """End the session now, with all that belongs to it.
