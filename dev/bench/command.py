@@ -208,7 +208,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", type=at_least(1), metavar="N", help="how many nodes gather")
     parser.add_argument("--repeat", type=at_least(1), metavar="N", help="how often, at any size")
     parser.add_argument(
-        "--patience", type=float, default=10.0, metavar="MINUTES", help="of waiting for a quiet machine, in all (10)"
+        "--patience",
+        type=at_least(0),
+        default=10,
+        metavar="MINUTES",
+        help="of waiting for a quiet machine, in all (10)",
     )
     parser.add_argument("--peers", default=sys.executable, help="the Python that has the peers")
     parser.add_argument("--out", type=Path, default=Path("build", "bench"), help="where the results go")

@@ -49,15 +49,26 @@ def main() -> None:
     chosen = parser.parse_args().backends or BACKENDS
     if unknown := set(chosen) - set(BACKENDS):
         parser.error(f"no round trips are counted of {', '.join(sorted(unknown))}, but of {known}")
-    for backend in chosen:
-        counts = [count(backend) for _ in range(_REPEAT)]
-        print(backend, *counts, sep="\n  ", flush=True)
-        usual = {name: median(each[name] for each in counts) for name in counts[0]}
-        lines = (
-            f"{name} = {{ {', '.join(f'{what} = {trips}' for what, trips in found.items())} }}\n"
-            for name, found in sorted((recorded() | {backend: usual}).items())
-        )
-        _RECORD.write_text("".join([_HEAD, *lines]))
+    try:
+        for backend in chosen:
+            _record(backend)
+    except KeyboardInterrupt:
+        print(f"Stopped; what was counted before stands in {_RECORD.name}.", file=sys.stderr)
+        sys.exit(130)
+
+
+def _record(backend: str) -> None:
+    print(f"{backend}, {_REPEAT} times:", flush=True)
+    counts = []
+    for _ in range(_REPEAT):
+        counts.append(count(backend))
+        print(" ", *(f"{what} {trips}" for what, trips in counts[-1].items()), sep="  ", flush=True)
+    usual = {name: median(each[name] for each in counts) for name in counts[0]}
+    lines = (
+        f"{name} = {{ {', '.join(f'{what} = {trips}' for what, trips in found.items())} }}\n"
+        for name, found in sorted((recorded() | {backend: usual}).items())
+    )
+    _RECORD.write_text("".join([_HEAD, *lines]))
 
 
 if __name__ == "__main__":

@@ -125,6 +125,7 @@ def test_row_that_cannot_run_says_why(tmp_path: Path) -> None:
         ("--load MISSING", "'MISSING' has no results (No such file or directory): give a results.json of this command"),
         ("--load ../README.md", "'../README.md' has no results (Expecting value: line 1 column 1 (char 0)): give a"),
         ("--sizes 2 0", "argument --sizes: '0' is refused: give a whole number of at least 1"),
+        ("--patience -1", "argument --patience: '-1' is refused: give a whole number of at least 0"),
         ("--repeat x", "argument --repeat: 'x' is refused: give a whole number of at least 1"),
         ("--goals --only trips", "--goals measures gather alone, and --only trips asks for more. Leave out one of the"),
         ("--only trips --sizes 2 8", "--sizes 2 8 would do nothing: only gather has sizes to choose, and --only"),

@@ -483,6 +483,15 @@ class TestRemoval:
         keep.to(Sleep)
         assert node.closed() is None
 
+    def test_a_record_that_is_written_again_is_there_since_the_first_time(self, harness: Harness, node: Node) -> None:
+        before = node.registration.written_at
+        harness.now += 0.5
+        assert node.registration.record is not None
+        node.registration.record = replace(node.registration.record, last_round=1)
+        harness.run(register.register(node, harness.now + 60.0))
+        assert record_of(harness, node).last_round == 1
+        assert node.registration.written_at == before
+
     def test_a_purge_of_an_earlier_attempt_removes_nothing_of_the_next(self, harness: Harness) -> None:
         harness.publish(running("x", "y", closed=Closed("x", "done", done=True)))
         node = harness.registered(attempt=1)

@@ -768,7 +768,7 @@ while leads() and not node.stopped:
         lost=0.4,
     ),
     "removal-by-the-lease": _bug(
-        "A node whose lease is older than the loss of the state, and whose record is younger, takes the run for removed.",
+        "A node whose lease is older than the loss of the state, and its record younger, takes the run for removed.",
         {7},
         keep_alive._verify_state,
         {"< mine.written_at and": "< mine.lease_since and", "< mine.written_at + node": "< mine.lease_since + node"},

@@ -36,8 +36,7 @@ def speaking_aside(work: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(work)
     def aside(*arguments: _P.args, **named: _P.kwargs) -> _R:
-        before = _here.runs_node
-        _here.runs_node = True
+        before, _here.runs_node = _here.runs_node, True
         try:
             return work(*arguments, **named)
         finally:

@@ -165,8 +165,7 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
         applied, mine.version = yield Put(record.key, record.encode(), until, previous=before, lease=mine.lease)
         if applied:
             node.connection.on_renewal(sent)
-            if mine.state is not NodeState.REGISTERED:
-                mine.written_at = node.clock()
+            mine.written_at = mine.written_at if mine.state is NodeState.REGISTERED else node.clock()
         if applied and record == mine.record:
             return
         if not applied and same_version(before, mine.version):

@@ -59,8 +59,7 @@ class ConnectionPool:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._idle: list[Connection | _Worker] = []
-        # Those that their callers use themselves.
-        self._busy: set[Connection] = set()
+        self._busy: set[Connection] = set()  # Those that their callers use themselves.
         self._workers: set[_Worker] = set()
         # The last one that was started for a call: while it connects, no other one tries.
         self._newest: _Worker | None = None
