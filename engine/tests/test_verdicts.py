@@ -97,13 +97,11 @@ class TestJudged:
         assert found is not None
         assert (found.node, found.verdict) == ("b", Verdict.BEHIND)
 
-    def test_one_whose_last_step_is_half_as_old_as_that_of_one_that_hangs_waits_too(self) -> None:
+    def test_one_whose_last_step_is_half_as_old_as_that_of_one_that_hangs_is_behind(self) -> None:
         found = verdict(back("a", hung(20)), back("b", hung(19, 1.0, Ending.CHANGED)), back("c", hung(1, 0.9)))
         assert found is not None
         assert (found.node, found.verdict) == ("c", Verdict.BEHIND)
-        found = verdict(
-            back("a", hung(20)), back("b", hung(19, 1.0, Ending.CHANGED)), back("c", hung(1, 0.9, Ending.CHANGED))
-        )
+        found = verdict(back("a", hung(20)), back("b", hung(19, 1.0, Ending.CHANGED)), back("c", hung(20)))
         assert found is not None
         assert (found.node, found.because) == ("b", "'b' had come to step 19, the others to step 20")
 
@@ -111,13 +109,29 @@ class TestJudged:
         found = verdict(back("a", None), back("b", hung(19)), back("c", hung(20)))
         assert found == replace(FIRST, verdict=Verdict.UNCLEAR, because="the step of 'a' is not known")
 
-    def test_one_that_works_on_at_a_lower_step_is_not_behind(self) -> None:
+    def test_one_that_works_on_at_a_lower_step_is_not_behind_and_no_other_is(self) -> None:
         found = verdict(
             back("a", hung(20)), back("b", hung(3, 0.9, Ending.CHANGED)), back("c", hung(20, 0.1, Ending.CHANGED))
         )
-        assert found is not None
-        assert (found.node, found.verdict) == ("a", Verdict.BEHIND)
-        assert found.because == "'a' had come to step 20, and the others went on"
+        because = "'b' had come to step 3, the others to step 20, and it went on"
+        assert found == replace(FIRST, verdict=Verdict.UNCLEAR, because=because)
+
+    def test_one_that_hangs_where_the_others_had_left_for_a_larger_world_is_not_behind(self) -> None:
+        # It was cut off, and did not learn of that: it waited for them.
+        left = hung(20, 0.6, Ending.CHANGED)
+        found = verdict(back("a", hung(20)), back("b", left), back("c", left))
+        assert found == replace(FIRST, verdict=Verdict.UNCLEAR, because="3 nodes had come to step 20")
+
+    def test_one_that_hangs_is_behind_those_that_went_on_to_a_later_step(self) -> None:
+        later = hung(21, 0.6, Ending.CHANGED)
+        found = verdict(back("a", hung(20)), back("b", later), back("c", later))
+        because = "'a' had come to step 20, the others to step 21"
+        assert found == replace(FIRST, verdict=Verdict.BEHIND, because=because)
+
+    def test_one_that_hangs_alone_is_behind(self) -> None:
+        alone = replace(situation([back("a", hung(20))]), state=replace(STATE, world=("a",)))
+        because = "'a' had come to step 20"
+        assert judged(FIRST, alone) == replace(FIRST, verdict=Verdict.BEHIND, because=because)
 
     @pytest.mark.parametrize(
         ("steps", "because"),

@@ -130,6 +130,13 @@ _FORGETS_WHO_COMES: Final = (
     FaultEvent(4.1, "forget", amount=0.53),
 )
 """A service that forgets everything is away for 3 s while the record of a fourth node is on its way."""
+_HANGS_AS_THE_OTHERS_LEAVE: Final = (
+    *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 0.2)),
+    FaultEvent(6.0, "partition", who=0.67),
+    FaultEvent(6.1, "hang", amount=0.69),
+    FaultEvent(6.2, "come"),
+)
+"""All programs hang at the same step, and all but one that is cut off for 5 s leave the round, as a node comes."""
 _LEADERS_FAIL: Final = (
     *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 0.6)),
     FaultEvent(1.6, "unexpected", who=0.2, leader=True, amount=0.85),
@@ -1040,6 +1047,17 @@ __import__("json").loads(control.get(key).payload or b"0")
         verdicts._judged_by_steps,
         {"if len(behind) > 1:": "if not behind:"},
         "hang",
+    ),
+    "behind-those-that-left": _bug(
+        "A node that hangs because the others had left the round, which it did not learn of, was behind.",
+        {15},
+        verdicts._judged_by_steps,
+        {"if there == step]": "if there == step and member not in went_on]"},
+        events=_HANGS_AS_THE_OTHERS_LEAVE,
+        min_nodes=3,
+        max_nodes=4,
+        ttl=10.0,
+        last_call=1.0,
     ),
     "spent-takes-part": _bug(
         "A node that has failed and has no restart left is in the next world.",

@@ -166,7 +166,7 @@ BEYOND = {
     "an operator's pardon": ("pardon-unheard",),
     "programs that break off, or hang": (
         *("loss-as-a-failure", "failures-unjudged", "explained-for-nothing", "first-who-hangs", "one-of-equals"),
-        *("spent-takes-part", "spent-waits"),
+        *("behind-those-that-left", "spent-takes-part", "spent-waits"),
     ),
     "heartbeat leases": (
         *("fresh-timeouts", "dead-before-its-first-heartbeat", "unverified-lease"),

@@ -24,7 +24,7 @@ LEGEND: Final = (
 SERVICES: Final = {"leases": "", "heartbeats": ", leases are heartbeats"}
 """What a service has for leases, by its level, in the words of a row."""
 
-_TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.012)}
+_TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.008)}
 """Seconds of a round trip in the two runs of which one figure is made: so long that no pause of the leader hides one,
 and where leases are heartbeats so short that no look at them, which is at a moment of its own, falls into the way."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from engine.tests.memory import MemoryBackend
+from engine.tests.memory import MemoryBackend, MemoryService
 from rdzv import Drain, DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings
 from rdzv.channel import ProcessEnd
 from rdzv.engine.node_view import NodeView
@@ -23,6 +23,7 @@ from rdzv_cli.agent import Agent, AgentOptions, ExitStatus
 from rdzv_cli.agent.channels import Channels
 from rdzv_cli.agent.drains import DrainNotices
 from rdzv_cli.agent.guard import Guard
+from rdzv_cli.agent.processes import PROCESSES
 from rdzv_cli.agent.signals import Asked, Signals
 from rdzv_cli.agent.workers import Worker, Workers
 
@@ -264,6 +265,32 @@ def test_a_signal_puts_off_no_drain_that_ends_sooner_and_is_not_said_to(tmp_path
     assert (ending.exit_status, ending.reason) == (ExitStatus.DRAINED, "drained: the rack")
     (told,) = [text for text in said if text.startswith("asked to end")]
     assert re.fullmatch(r"asked to end: this node leaves within [01]\.\d s \(the rack\), so that .*", told)
+
+
+def test_a_node_that_drains_goes_as_drained_though_the_others_have_finished_first(tmp_path: Path) -> None:
+    params, service = RendezvousParameters("memory", "", "run", 2, 2), MemoryService()
+    settings = RendezvousSettings.from_parameters(params)
+    node, other = (DynamicRendezvousHandler(settings, MemoryBackend(service)) for _ in range(2))
+    started = tmp_path / "started"
+    command = ["sh", "-c", f"touch {started}; exec sleep 60"]
+    agent = Agent(node, params, command, AgentOptions(drain=600.0), say=lambda text: None)
+
+    def finish() -> None:
+        info = other.next_rendezvous()
+        if info.rank == 0:
+            info.store.set(PROCESSES, "1")
+        deadline = time.monotonic() + 30
+        while not started.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        node.drain(600.0, "the rack")
+        other.shutdown()
+
+    finishing = threading.Thread(target=finish)
+    finishing.start()
+    ending = agent.run()
+    finishing.join()
+    assert (ending.exit_status, ending.reason) == (ExitStatus.DRAINED, "drained: the rack")
 
 
 def test_a_node_drains_unasked_when_its_job_is_about_to_end(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ class Agent:
         if self._signals.number:
             return self._signalled()
         if closed := self.handler.view.closed:
-            return done if closed.done and done else AgentResult.of_closed(closed)
+            return (closed.done and done) or _finished_without(self.handler) or AgentResult.of_closed(closed)
         return _drained(self.handler) if self.handler.view.is_drained else None
 
     def _is_last_to_finish(self, info: RendezvousInfo) -> bool:
@@ -277,7 +277,7 @@ class Agent:
             return _drained(self.handler)
         if self.restarts.are_spent and (failure := self.restarts.pending(self.handler)):
             return self._failed_for_good(failure)
-        return AgentResult.of_error(error, self.handler.view.closed)
+        return _finished_without(self.handler) or AgentResult.of_error(error, self.handler.view.closed)
 
     def _is_urgent(self) -> bool:
         return self._signals.asked is Asked.END_AT_ONCE
@@ -301,6 +301,12 @@ def _loses_drained(handler: rdzv.DynamicRendezvousHandler, info: RendezvousInfo)
 def _drained_early(handler: rdzv.DynamicRendezvousHandler) -> AgentResult | None:
     """How a node ends whose command has nothing left to do, if it drains; None: it does not."""
     return _drained(handler) if any(drain.node == handler.view.node_id for drain in handler.view.drains) else None
+
+
+def _finished_without(handler: rdzv.DynamicRendezvousHandler) -> AgentResult | None:
+    """How a node that drains ends where it learns first that the others have finished; None: they have not."""
+    closed = handler.view.closed
+    return _drained_early(handler) if closed is not None and closed.done else None
 
 
 def _drained(handler: rdzv.DynamicRendezvousHandler) -> AgentResult:
