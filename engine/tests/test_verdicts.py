@@ -128,10 +128,14 @@ class TestJudged:
         because = "'a' had come to step 20, the others to step 21"
         assert found == replace(FIRST, verdict=Verdict.BEHIND, because=because)
 
-    def test_one_that_hangs_alone_is_behind(self) -> None:
-        alone = replace(situation([back("a", hung(20))]), state=replace(STATE, world=("a",)))
-        because = "'a' had come to step 20"
-        assert judged(FIRST, alone) == replace(FIRST, verdict=Verdict.BEHIND, because=because)
+    @pytest.mark.parametrize(
+        ("world", "because"),
+        [("a", "'a' had come to step 20"), ("ab", "'a' had come to step 20, the others to step 21")],
+    )
+    def test_one_that_hangs_alone_is_behind(self, world: str, because: str) -> None:
+        here = situation([back("a", hung(20)), back("b", hung(21, 0.1, Ending.CHANGED))])
+        found = judged(FIRST, replace(here, state=replace(STATE, world=tuple(world))))
+        assert found == replace(FIRST, verdict=Verdict.BEHIND, because=because)
 
     @pytest.mark.parametrize(
         ("steps", "because"),

@@ -66,7 +66,7 @@ def _judged_by_steps(
 ) -> Failure:
     """The node that is behind all others has kept them waiting, if it made no progress; of equals none.
 
-    One at the step of another that made progress may have waited for that in vain: it had left for a larger world.
+    One at the step of another that made progress may have waited for that one, which had left for a larger world.
     """
     steps: dict[str, int] = {}
     went_on: set[str] = set()
