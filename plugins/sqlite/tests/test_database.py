@@ -120,6 +120,22 @@ def test_call_that_failed_in_the_middle_locks_no_other_out(connect: Connect, pat
     assert client.put("other", b"", expect=ANY, timeout=1).outcome is PutOutcome.APPLIED
 
 
+def test_an_interrupt_just_after_a_transaction_began_takes_it_back(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect()
+
+    def interrupt(connection: sqlite3.Connection) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "read_moment", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.put("key", b"", expect=ABSENT, timeout=5)
+    assert client.read("key", timeout=5) is None
+    assert client.put("key", b"", expect=ABSENT, timeout=5).outcome is PutOutcome.APPLIED
+
+
 def test_file_that_was_removed_is_made_again_for_all(connect: Connect, path: Path) -> None:
     client, other = connect(), connect()
     lost = client.put("key", b"", expect=ABSENT, timeout=5).entry

@@ -167,14 +167,15 @@ class Database:
     def _begun(self, statement: str, deadline: float) -> Iterator[Transaction]:
         while True:
             with self.lock, self._errors_explained():
-                if (transaction := self._begin(statement)) is not None:
-                    try:
+                try:
+                    if (transaction := self._begin(statement)) is not None:
                         yield transaction
                         self._commit(transaction)
-                    except BaseException:
-                        self._take_back()
-                        raise
-                    return
+                        return
+                except BaseException:
+                    # Ctrl-C just after it began, too.
+                    self._take_back()
+                    raise
             self._check_time(deadline)
             # SQLite's own waiting grows to steps of 100 ms, and starves those who came first.
             time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - no secret
