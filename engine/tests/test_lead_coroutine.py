@@ -843,12 +843,21 @@ class TestNews:
         assert [one.present for one in self.published(lead, 0.5)] == [6]
         assert self.published(lead, 60.0) == []
 
-    def test_what_a_leader_before_has_posted_is_posted_over(self, harness: Harness, lead: Leader) -> None:
+    def test_what_a_leader_before_has_posted_is_posted_over(self, harness: Harness) -> None:
+        write(harness, "bc")
         harness.put(records.STATUS_KEY, RunStatus(1, Phase.RUNNING, 9, 0).encode())
-        harness.show(lead.node)
+        lead = Leader(harness, state=running("a", "b", "c"))
         write(harness, "d")
         assert [one.waiting for one in self.published(lead, 0.5)] == [1]
         assert notice_of(harness).waiting == 1
+
+    def test_what_a_leader_before_posts_late_is_known_and_posted_over(self, harness: Harness, lead: Leader) -> None:
+        take_away(harness, "c")
+        known = Departure("c", 2, True, "drained")
+        harness.put(records.STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 9, 1, (known,)).encode())
+        harness.show(lead.node)
+        assert self.published(lead, 1.5)[-1].departures == (known,)
+        assert notice_of(harness).departures == (known,)
 
     def test_what_was_posted_meanwhile_is_known_and_posted_over(self, harness: Harness, lead: Leader) -> None:
         take_away(harness, "c")

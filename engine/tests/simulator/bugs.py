@@ -137,6 +137,14 @@ _HANGS_AS_THE_OTHERS_LEAVE: Final = (
     FaultEvent(6.2, "come"),
 )
 """All programs hang at the same step, and all but one that is cut off for 5 s leave the round, as a node comes."""
+_LEADS_BEFORE_THE_LAST_HAS_LEFT: Final = (
+    *(FaultEvent(moment, "come") for moment in (0.0, 0.1)),
+    FaultEvent(6.0, "leave"),
+    FaultEvent(8.0, "fail"),
+    FaultEvent(9.0, "interrupt"),
+    *(FaultEvent(9.13, "come") for _ in range(2)),
+)
+"""Two nodes come as the last one of the round before says in the status that it has left."""
 _LEADERS_FAIL: Final = (
     *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 0.6)),
     FaultEvent(1.6, "unexpected", who=0.2, leader=True, amount=0.85),
@@ -784,6 +792,22 @@ while leads() and not node.stopped:
         max_nodes=3,
         level="heartbeats",
         patience=(600.0,),
+    ),
+    "status-unread": _bug(
+        "A leader writes over a status that an earlier leader has published since it leads, and does not read it.",
+        {4},
+        StatusWriter.publish,
+        {"is Standing.GONE else self._version": "is Standing.GONE else node.run.snapshot.raw(STATUS_KEY)"},
+        events=_LEADS_BEFORE_THE_LAST_HAS_LEFT,
+        min_nodes=2,
+        max_nodes=2,
+        ttl=9.0,
+        delay=0.02,
+        late=0.0,
+        lost=0.0,
+        lag=0.0,
+        patience=(600.0,),
+        last_call=0.5,
     ),
     "assigns-for-ever": _bug(
         "A leader waits for a plugin that hangs as it assigns ranks.",

@@ -182,6 +182,7 @@ BEYOND = {
     "how long it takes, or when time is over": (
         *("long-last-call", "unbounded-arrivals", "wanted-at-any-time", "hasty-growth", "delayed-loss"),
         *("join-past-its-deadline", "timeout-closes-run", "wall-clock", "early-lease-for-ever"),
+        "status-unread",
     ),
     "a watch that is late": ("evicted-by-the-watch", "quarantine-by-the-watch"),
     "more nodes, more rounds, or more faults in one run": (

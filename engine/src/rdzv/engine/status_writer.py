@@ -31,10 +31,12 @@ class StatusWriter:
     """
 
     def __init__(self, node: Node) -> None:
-        self.last = node.run.status
+        run = node.run
+        self.last = run.status
         self._node = node
         self._pace = Pace(node.clock())
-        self._version: VersionedValue | None = None
+        # With what it knows, and no later: what an earlier leader publishes since is known before it is written over.
+        self._version = run.snapshot.raw(STATUS_KEY) if run.snapshot is not None else None
         self._written = Standing.STANDS
 
     def publish(self, status: RunStatus, version: VersionedValue | None) -> Coroutine[float]:
@@ -56,7 +58,7 @@ class StatusWriter:
         # A member may have closed the run before it left, and the watch be late.
         if any(not departure.left for departure in new) and (yield from self._is_outdated(version)):
             return 0.0
-        return (yield from self._write(status, self._previous(standing)))
+        return (yield from self._write(status, None if standing is Standing.GONE else self._version))
 
     def _known(self, status: RunStatus) -> RunStatus:
         """What the nodes know, to be compared with this status."""
@@ -72,13 +74,6 @@ class StatusWriter:
         if is_missing and now - self._pace.written_at > self._node.interval:
             return Standing.GONE
         return self._written
-
-    def _previous(self, standing: Standing) -> VersionedValue | None:
-        """What a status is written over."""
-        if standing is Standing.GONE:
-            return None
-        snapshot = self._node.run.snapshot
-        return self._version or (snapshot.raw(STATUS_KEY) if snapshot else None)
 
     def _is_outdated(self, version: VersionedValue | None) -> Coroutine[bool]:
         """Read the state again; returns whether it is another than what was decided on, or this node leads no more."""
