@@ -17,7 +17,7 @@ def load(backend: str) -> None:
     if backend == "c10d":
         count_store_calls(importlib.import_module("torch.distributed").Store)
     if backend == "sqlite":
-        count_calls(kind, ("read", "read_all", "put", "delete", "delete_version", "wait", "open_lease"))
+        count_calls(kind, ("read", "read_all", "put", "create_all", "delete", "delete_version", "wait", "open_lease"))
         count_calls(importlib.import_module("rdzv_sqlite.backend").SqliteLease, ("keep_alive", "revoke"))
 
 

@@ -24,9 +24,12 @@ class Outcome:
             below 0 count as 0.
         age: Seconds since the program reported it.
         spent: The program has no restart left: the node takes part in the next round only if it has to pay none.
+        heard: The node had heard of a failure in the round when its program was ended: that, and nothing else, may have
+            ended it.
     """
 
     ending: Ending = Ending.FAILED
     step: int | None = None
     age: float = 0.0
     spent: bool = False
+    heard: bool = False

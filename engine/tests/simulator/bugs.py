@@ -1076,7 +1076,7 @@ __import__("json").loads(control.get(key).payload or b"0")
         "A node that hangs because the others had left the round, which it did not learn of, was behind.",
         {15},
         verdicts._judged_by_steps,
-        {"if there == step]": "if there == step and member not in went_on]"},
+        {" and not outcome.heard": " and False"},
         events=_HANGS_AS_THE_OTHERS_LEAVE,
         min_nodes=3,
         max_nodes=4,

@@ -193,7 +193,8 @@ class Machine:
     def join(self, ending: Ending = Ending.CHANGED) -> None:
         """Call ``next_rendezvous``."""
         step, since = self.step or (None, self.clock())
-        self.outcome = Outcome(ending, step, self.clock() - since, self.spent) if self.round else None
+        heard = self.round in self.node.run.notices.failures
+        self.outcome = Outcome(ending, step, self.clock() - since, self.spent, heard) if self.round else None
         self.step = None
         self._context.joins += 1
         deadline = self.clock() + self.settings.timeout.join.total_seconds()

@@ -26,7 +26,7 @@ SERVICES: Final = {"leases": "", "heartbeats": ", leases are heartbeats"}
 
 _TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.008)}
 """Seconds of a round trip in the two runs of which one figure is made: so long that no pause of the leader hides one,
-and where leases are heartbeats so short that no look at them, which is at a moment of its own, falls into the way."""
+and where leases are heartbeats so short that few looks at them, each at a moment of its own, fall into the way."""
 
 _SETTLED: Final = 11.0
 """Seconds after which nodes wait, or work."""
@@ -159,7 +159,8 @@ WAYS: Final[dict[str, Callable[[Simulation, int], float]]] = {
     "a spare takes its place": _spare,
 }
 """In which ways nodes come together, in the words of the benchmark: the last one arrives, which has read nothing yet,
-or has seen `control` before; all call at once; all come back; a spare takes the place of a member that leaves."""
+or has seen `control` before; all call at once; all come back, also after their programs have failed; a spare takes the
+place of a member that leaves."""
 
 
 def _until_all_are_in(simulation: Simulation, number: int, begin: Callable[[], None]) -> float:

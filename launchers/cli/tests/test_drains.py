@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +19,7 @@ from rdzv.channel import ProcessEnd
 from rdzv.engine.node_view import NodeView
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv_cli.agent import Agent, AgentOptions, ExitStatus
+from rdzv_cli.agent import Agent, AgentOptions, AgentResult, ExitStatus
 from rdzv_cli.agent.channels import Channels
 from rdzv_cli.agent.drains import DrainNotices
 from rdzv_cli.agent.guard import Guard
@@ -267,30 +267,92 @@ def test_a_signal_puts_off_no_drain_that_ends_sooner_and_is_not_said_to(tmp_path
     assert re.fullmatch(r"asked to end: this node leaves within [01]\.\d s \(the rack\), so that .*", told)
 
 
-def test_a_node_that_drains_goes_as_drained_though_the_others_have_finished_first(tmp_path: Path) -> None:
-    params, service = RendezvousParameters("memory", "", "run", 2, 2), MemoryService()
-    settings = RendezvousSettings.from_parameters(params)
-    node, other = (DynamicRendezvousHandler(settings, MemoryBackend(service)) for _ in range(2))
-    started = tmp_path / "started"
-    command = ["sh", "-c", f"touch {started}; exec sleep 60"]
-    agent = Agent(node, params, command, AgentOptions(drain=600.0), say=lambda text: None)
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def handler(service: MemoryService) -> DynamicRendezvousHandler:
+    params = RendezvousParameters("memory", "", "run", 2, 2)
+    return DynamicRendezvousHandler(RendezvousSettings.from_parameters(params), MemoryBackend(service))
+
+
+def join(other: DynamicRendezvousHandler) -> None:
+    """Join without an agent."""
+    info = other.next_rendezvous()
+    if info.rank == 0:
+        info.store.set(PROCESSES, "1")
+
+
+def agent_of(node: DynamicRendezvousHandler, *command: str) -> Agent:
+    params = RendezvousParameters("memory", "", "run", 2, 2)
+    return Agent(node, params, command, AgentOptions(drain=600.0), say=lambda text: None)
+
+
+def ending_beside(agent: Agent, others: Callable[[], None]) -> AgentResult:
+    beside = threading.Thread(target=others)
+    beside.start()
+    ending = agent.run()
+    beside.join()
+    return ending
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["in its world", "waiting for the next"])
+def test_a_node_that_drains_goes_as_drained_though_the_others_have_finished_first(tmp_path: Path, waits: bool) -> None:
+    service, started, fails = MemoryService(), tmp_path / "started", tmp_path / "fails"
+    node, other = handler(service), handler(service)
+    agent = agent_of(node, "sh", "-c", f"touch {started}; until test -e {fails}; do sleep 0.1; done; exit 7")
+    agent.restarts.most = 1
 
     def finish() -> None:
-        info = other.next_rendezvous()
-        if info.rank == 0:
-            info.store.set(PROCESSES, "1")
-        deadline = time.monotonic() + 30
-        while not started.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        join(other)
+        until(started.exists)
         node.drain(600.0, "the rack")
+        if waits:
+            fails.touch()
+            until(lambda: node.view.record is not None and node.view.record.last_round == 1)
         other.shutdown()
 
-    finishing = threading.Thread(target=finish)
-    finishing.start()
-    ending = agent.run()
-    finishing.join()
+    ending = ending_beside(agent, finish)
     assert (ending.exit_status, ending.reason) == (ExitStatus.DRAINED, "drained: the rack")
+
+
+def test_a_spare_that_is_to_drain_much_later_was_not_needed() -> None:
+    service = MemoryService()
+    others = [handler(service) for _ in range(2)]
+    joining = [threading.Thread(target=join, args=(other,)) for other in others]
+    for thread in joining:
+        thread.start()
+    for thread in joining:
+        thread.join()
+    spare = handler(service)
+
+    def finish() -> None:
+        until(lambda: spare.view.record is not None)
+        spare.drain(600.0, "the rack")
+        others[0].shutdown()
+
+    assert ending_beside(agent_of(spare, "sleep", "60"), finish).exit_status is ExitStatus.SPARE
+    others[1].shutdown()
+
+
+def test_a_node_that_drains_and_has_failed_for_good_says_so_though_the_others_have_finished() -> None:
+    service = MemoryService()
+    node, other = handler(service), handler(service)
+    agent, report = agent_of(node, "sh", "-c", "exit 7"), node.report_failure
+
+    def report_late(reason: str, progressed: bool = False) -> bool:
+        first = report(reason, progressed)
+        node.drain(600.0, "the rack")
+        other.shutdown()
+        until(lambda: node.view.closed)
+        return first
+
+    node.report_failure = report_late  # type: ignore[method-assign]
+    ending = ending_beside(agent, lambda: join(other))
+    assert ending.exit_status is ExitStatus.FAILED
 
 
 def test_a_node_drains_unasked_when_its_job_is_about_to_end(tmp_path: Path) -> None:

@@ -364,7 +364,7 @@ def test_a_watch_whose_request_was_lost_is_asked_for_again(
         raise RendezvousConnectionError("The connection broke.")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Run, "watch", lambda *arguments: None)
+        broken.setattr(Watchers, "add", lambda *arguments: None)
         broken.setattr(Run, "read_all", lose)
         with pytest.raises(RendezvousConnectionError):
             backend.wait("nodes", since, timeout=CALL)

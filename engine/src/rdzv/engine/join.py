@@ -76,7 +76,7 @@ def join(
 
 
 def _began(node: Node, deadline: float) -> float:
-    """When joining began whose deadline that is: before the threads of this node did, which may take their time."""
+    """When the call with this deadline began; the threads of this node may have begun later."""
     return deadline - node.settings.timeout.join.total_seconds()
 
 

@@ -62,7 +62,7 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
             # Without its loop it does not lead.
             candidacy.step_down()
             if isinstance(error, RendezvousConnectionError):
-                # Who has met it may not be what goes on to wait for a leader.
+                # Another coroutine may be the one that waits for a leader: it finds the error here.
                 node.failures.add_passing(LEAD, error, node.clock())
             raise
         if not node.failures.count(LEAD):

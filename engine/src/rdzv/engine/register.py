@@ -25,9 +25,8 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
 
     A node that drains goes in time: it may be asked to while it registers.
 
-    When an earlier lease was lost, in two effects: the record, then the fence. A leader that scanned
-    while the record was missing thereby loses its pending write and scans again. No world is to
-    be trusted before.
+    After a lost lease in two steps: the record, then the fence. So a leader that read the nodes while the record was
+    missing fails to publish, and reads them again. No world is to be trusted before.
 
     Raises:
         RendezvousConnectionError: The service did not take the record until the deadline.
@@ -181,9 +180,9 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
     """Make sure that no round is formed by a leader that has not seen this node's record.
 
     Usually a look is enough: a leader that forms a round without one of its members says so first
-    and looks at the nodes after that. If a leader has said so, the epoch of the state is raised, and the
-    pending write loses. Were it raised every time, a thousand nodes that come back together would
-    write the state a thousand times, and each of them would read every one.
+    and looks at the nodes after that. If a leader has said so, or this node's page had to be written again,
+    the epoch of the state is raised, and the pending write loses. Were it raised every time, a thousand
+    nodes that come back together would write the state a thousand times, and each would read every one.
     """
     while not node.stopped:
         until = node.background_deadline(_until(node, deadline))

@@ -10,7 +10,7 @@ from .records import Departure, State
 from .rules import Situation
 
 _STALLED = 1 / 2
-"""A node makes no progress if its last step is at least so many times as old as that of one that hangs."""
+"""A node waits, or is waited for, if its last step is at least so many times as old as that of one that hangs."""
 
 
 def outcomes(situation: Situation) -> Mapping[str, Outcome | None]:
@@ -64,27 +64,24 @@ def _explanation(departed: Iterable[Departure], ended: Mapping[str, Outcome | No
 def _judged_by_steps(
     failure: Failure, state: State, ended: Mapping[str, Outcome | None], stalled_for: float
 ) -> Failure:
-    """The node that is behind all others has kept them waiting, if it made no progress; of equals none.
-
-    One at the step of another that made progress may have waited for that one, which had left for a larger world.
-    """
+    """Of those that made no progress the one that is behind has kept the others waiting; of equals none."""
     steps: dict[str, int] = {}
-    went_on: set[str] = set()
     for member in state.world:
         outcome = ended.get(member)
         if outcome is None or outcome.step is None:
             return replace(failure, verdict=Verdict.UNCLEAR, because=f"the step of '{member}' is not known")
-        steps[member] = outcome.step
-        if outcome.age < stalled_for:
-            went_on.add(member)
+        if outcome.ending is Ending.CHANGED and not outcome.heard:
+            # Others that did not learn of it may have hung as they waited for that one.
+            return replace(failure, verdict=Verdict.UNCLEAR, because=f"'{member}' had left the round before that")
+        if outcome.age >= stalled_for:
+            steps[member] = outcome.step
     step = min(steps.values())
     behind = [member for member, there in steps.items() if there == step]
     if len(behind) > 1:
         return replace(failure, verdict=Verdict.UNCLEAR, because=f"{len(behind)} nodes had come to step {step}")
-    how_far = f"had come to step {step}" + (f", the others to step {max(steps.values())}" if len(steps) > 1 else "")
+    others = f"the others to step {max(steps.values())}" if len(steps) > 1 else "and the others went on"
+    how_far = f"had come to step {step}, {others}"
     because = f"'{behind[0]}' {how_far}"
-    if behind[0] in went_on:
-        return replace(failure, verdict=Verdict.UNCLEAR, because=f"{because}, and it went on")
     if behind == [failure.node]:
         return replace(failure, verdict=Verdict.BEHIND, because=because)
     reason = f"when '{failure.node}' hung, it {how_far}"

@@ -21,7 +21,7 @@ from .logs import Logs, Record
 from .page import SharedPage
 from .store import Connection, Store, attempts, peek, stores
 from .values import Frame, Version, entry_of, frame_of, matches, nonce
-from .watchers import Watcher, Watchers
+from .watchers import Watchers
 
 _STORES: Final = "rounds"
 """The top folder under which the round stores are."""
@@ -52,24 +52,25 @@ class Run:
 
     Attributes:
         page: Where all is for which `is_on_page` holds.
+        watchers: Who is told of changes.
     """
 
     def __init__(self, root: str) -> None:
         self._layout = layout = Layout(root)
         self._logs = Logs(layout)
-        self._watchers = Watchers(layout)
+        self.watchers = Watchers(layout)
         self.page = SharedPage(layout.page())
 
     def read(self, connection: Connection, path: str) -> Entry | None:
         """Read one key."""
         if is_on_page(path):
-            self._watchers.meet(connection)
+            self.watchers.meet(connection)
             return self.page.read(connection).entries.get(path)
         return self._settled(connection, path, frame_of(peek(connection.store, self._layout.value(path))))
 
     def read_page(self, connection: Connection, prefix: str) -> Snapshot:
         """Read everything at or under `prefix`, which is on the page."""
-        self._watchers.meet(connection)
+        self.watchers.meet(connection)
         return self.page.snapshot(connection, prefix)
 
     def read_all(self, connection: Connection, prefix: str) -> Mapping[str, Entry]:
@@ -114,14 +115,6 @@ class Run:
             self._sweep(connection, prefix)
         if top_of(prefix) == _STORES and connection.descriptor is not None and hasattr(connection.store, "list_keys"):
             self._delete_stores(connection.store, prefix)
-
-    def watch(self, connection: Connection, watcher: Watcher) -> None:
-        """See `Watchers.add`."""
-        self._watchers.add(connection, watcher)
-
-    def unwatch(self, connection: Connection, watcher: Watcher) -> None:
-        """See `Watchers.remove`."""
-        self._watchers.remove(connection, watcher)
 
     def _there(self, connection: Connection, path: str) -> Frame | None:
         return frame_of(peek(connection.store, self._layout.value(path)))
@@ -179,7 +172,7 @@ class Run:
         # Who watched when it wrote the page leads, it seems, and watches still; but no round's store.
         page = self.page.known(connection.session.id) if top_of(paths[0]) != _STORES else None
         writer = {page.wakeup} - {"", self.page.wakeup} if page is not None else set()
-        self._watchers.ring(connection, paths, writer)
+        self.watchers.ring(connection, paths, writer)
 
     def _remove_one(self, connection: Connection, path: str, logged: Frame | None) -> bool:
         there = self._there(connection, path)
@@ -210,7 +203,7 @@ class Run:
         for key in keys:
             connection.store.delete_key(key)
         self._logs.clear(connection, top)
-        self._watchers.clear(connection)
+        self.watchers.clear(connection)
 
     def _delete_stores(self, store: Store, prefix: str) -> None:
         """Remove the round stores at or under a prefix."""

@@ -1,7 +1,7 @@
 """How a process learns of changes beside the page: it has a wakeup key of its own that does not exist, and waits for it
 to appear.
 
-A writer creates the wakeup keys of all who watch that part (see `Run.watch`), without waiting for an
+A writer creates the wakeup keys of all who watch that part (see `Watchers`), without waiting for an
 answer. The owner looks, and removes the key meanwhile. A TCPStore can wait for nothing but that a key appears, and a
 wait that ends by its timeout makes torch print a warning; so one wakeup key serves all waits of a process, and to
 end them its owner rings it itself.

@@ -153,7 +153,7 @@ class _Watch:
     def forget(self, connection: Connection) -> None:
         """Have no client ring for this prefix any more."""
         if self._asked == connection.session:
-            self._run.unwatch(connection, self._watcher)
+            self._run.watchers.remove(connection, self._watcher)
         self._asked = self._session = None
 
     def _check_session(self, session: Session | None) -> None:
@@ -239,4 +239,4 @@ class _Watch:
             raise RendezvousConnectionError("The store was replaced by a new one just now.")
         if self._session != session and not self._quiet:
             self._asked = session
-            self._run.watch(connection, self._watcher)
+            self._run.watchers.add(connection, self._watcher)

@@ -76,6 +76,7 @@ class Agent:
     _signals: Signals = field(init=False)
     _speaker: Speaker = field(init=False)
     _outputs: Outputs = field(init=False)
+    _had_world: bool = field(default=False, init=False)
     _has_failed: bool = field(default=False, init=False)
     _outcome: Outcome | None = field(default=None, init=False)
     _step: int = field(default=0, init=False)
@@ -111,6 +112,7 @@ class Agent:
             info = until_signalled(self._speaker, joined, self.waiting)
             if info is None:
                 return self._signalled()
+            self._had_world = True
             if final := self.restarts.settle(self.handler):
                 return self._failed_for_good(final)
             if not agree_on_processes(self._speaker, info, self.options.nproc_per_node, partial(self._has_ended, info)):
@@ -197,12 +199,12 @@ class Agent:
             # A world without one of its members is none, even if the others are too few for another.
             if self.handler.num_nodes_waiting() or self._has_lost_member(info):
                 logger.info("round %d ends here: the world changes", info.round)
-                self._outcome = self._ended(Ending.CHANGED, hangs, reports)
+                self._outcome = self._ended(Ending.CHANGED, info, hangs, reports)
                 # One that drains has nothing left to save: to start the program anew would only put off its end.
                 has_ended = all(worker.code is not None for worker in seen)
                 return _drained_early(self.handler) if has_ended else None
             if failure := failures.look(seen, reports):
-                self._outcome = self._ended(failure.ending, hangs, reports)
+                self._outcome = self._ended(failure.ending, info, hangs, reports)
                 return self._failed(failure, info, progressed=self._progressed(reports))
             self._speaker.pass_on_drains(seen, notices)
             if done is None and all(worker.code == 0 for worker in seen):
@@ -221,7 +223,7 @@ class Agent:
         if self._signals.number:
             return self._signalled()
         if closed := self.handler.view.closed:
-            return (closed.done and done) or _finished_without(self.handler) or AgentResult.of_closed(closed)
+            return (closed.done and done) or self._finished_without() or AgentResult.of_closed(closed)
         return _drained(self.handler) if self.handler.view.is_drained else None
 
     def _is_last_to_finish(self, info: RendezvousInfo) -> bool:
@@ -254,9 +256,10 @@ class Agent:
         final = self.restarts.pay(failure)
         return self._failed_for_good(final) if final else None
 
-    def _ended(self, ending: Ending, hangs: HangDetection, reports: Sequence[Report]) -> Outcome:
+    def _ended(self, ending: Ending, info: RendezvousInfo, hangs: HangDetection, reports: Sequence[Report]) -> Outcome:
         step, age = hangs.behind(reports)
-        return Outcome(ending, step, age, spent=self.restarts.are_spent)
+        heard = info.round in self.handler.view.failures
+        return Outcome(ending, step, age, spent=self.restarts.are_spent, heard=heard)
 
     def _failed_for_good(self, failure: WorkerFailure) -> AgentResult:
         program = failure.code if self.options.pass_exit_code else 0
@@ -275,9 +278,23 @@ class Agent:
     def _ended_by(self, error: rdzv.RendezvousError) -> AgentResult:
         if self.handler.view.is_drained:
             return _drained(self.handler)
-        if self.restarts.are_spent and (failure := self.restarts.pending(self.handler)):
-            return self._failed_for_good(failure)
-        return _finished_without(self.handler) or AgentResult.of_error(error, self.handler.view.closed)
+        ending = self._failed_before() or self._finished_without()
+        return ending or AgentResult.of_error(error, self.handler.view.closed)
+
+    def _failed_before(self) -> AgentResult | None:
+        """How this node ends if its program has failed, and may not fail any more; else None."""
+        failure = self.restarts.pending(self.handler) if self.restarts.are_spent else None
+        return self._failed_for_good(failure) if failure else None
+
+    def _finished_without(self) -> AgentResult | None:
+        """How this node ends if the others have finished, and it has failed for good or drains; None: as the run does.
+
+        One that has had no world was not needed.
+        """
+        closed = self.handler.view.closed
+        if closed is None or not closed.done or not self._had_world:
+            return None
+        return self._failed_before() or _drained_early(self.handler)
 
     def _is_urgent(self) -> bool:
         return self._signals.asked is Asked.END_AT_ONCE
@@ -301,12 +318,6 @@ def _loses_drained(handler: rdzv.DynamicRendezvousHandler, info: RendezvousInfo)
 def _drained_early(handler: rdzv.DynamicRendezvousHandler) -> AgentResult | None:
     """How a node ends whose command has nothing left to do, if it drains; None: it does not."""
     return _drained(handler) if any(drain.node == handler.view.node_id for drain in handler.view.drains) else None
-
-
-def _finished_without(handler: rdzv.DynamicRendezvousHandler) -> AgentResult | None:
-    """How a node that drains ends where it learns first that the others have finished; None: they have not."""
-    closed = handler.view.closed
-    return _drained_early(handler) if closed is not None and closed.done else None
 
 
 def _drained(handler: rdzv.DynamicRendezvousHandler) -> AgentResult:
