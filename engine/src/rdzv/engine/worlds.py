@@ -68,7 +68,7 @@ def write_world(
 
 
 def _make_pages(left: Mapping[str, bytes], deadline: Callable[[], float], at_once: int) -> Coroutine[None]:
-    """Write pages, as many in a request as a service makes in one step; one by one what is not known to be there then."""
+    """Write pages, as many at once as a service makes in one step; one by one what is not known to be there then."""
     if at_once > 1:
         batches, made = [*_batches(left, at_once)], list[bool]()
         for start in range(0, len(batches), AT_ONCE):
