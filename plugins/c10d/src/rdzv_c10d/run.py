@@ -52,7 +52,7 @@ class Run:
 
     Attributes:
         page: Where all is for which `is_on_page` holds.
-        watchers: Who is told of changes.
+        watchers: Who hears of changes.
     """
 
     def __init__(self, root: str) -> None:
