@@ -111,7 +111,7 @@ class Agent:
             joined, self._outcome = partial(self.handler.next_rendezvous, self._outcome), None
             info = until_signalled(self._speaker, joined, self.waiting)
             if info is None:
-                return self._signalled()
+                return _signalled(self._signals)
             self._had_world = True
             if final := self.restarts.settle(self.handler):
                 return self._failed_for_good(final)
@@ -177,13 +177,8 @@ class Agent:
             self._signals.number
             or self.handler.view.closed
             or self.handler.num_nodes_waiting()
-            or self._has_lost_member(info)
+            or _has_lost_member(self.handler, info)
         )
-
-    def _has_lost_member(self, info: RendezvousInfo) -> bool:
-        """Whether a member of this world is gone, even if the others are too few for another one."""
-        status = self.handler.view.status
-        return status is not None and status.round == info.round and bool(status.departures)
 
     def _watch(
         self, workers: Workers, channels: Channels, notices: DrainNotices, info: RendezvousInfo, output: RoundOutput
@@ -197,14 +192,14 @@ class Agent:
             self._speaker.drain_if_asked()
             seen, reports = workers.look(), channels.reports()
             # A world without one of its members is none, even if the others are too few for another.
-            if self.handler.num_nodes_waiting() or self._has_lost_member(info):
+            if self.handler.num_nodes_waiting() or _has_lost_member(self.handler, info):
                 logger.info("round %d ends here: the world changes", info.round)
-                self._outcome = self._ended(Ending.CHANGED, info, hangs, reports)
+                self._outcome = _outcome_of(self, Ending.CHANGED, info, hangs.behind(reports))
                 # One that drains has nothing left to save: to start the program anew would only put off its end.
                 has_ended = all(worker.code is not None for worker in seen)
                 return _drained_early(self.handler) if has_ended else None
             if failure := failures.look(seen, reports):
-                self._outcome = self._ended(failure.ending, info, hangs, reports)
+                self._outcome = _outcome_of(self, failure.ending, info, hangs.behind(reports))
                 return self._failed(failure, info, progressed=self._progressed(reports))
             self._speaker.pass_on_drains(seen, notices)
             if done is None and all(worker.code == 0 for worker in seen):
@@ -221,7 +216,7 @@ class Agent:
             done: How it ends if the job is done; None: its workers have not finished.
         """
         if self._signals.number:
-            return self._signalled()
+            return _signalled(self._signals)
         if closed := self.handler.view.closed:
             return (closed.done and done) or self._finished_without() or AgentResult.of_closed(closed)
         return _drained(self.handler) if self.handler.view.is_drained else None
@@ -255,11 +250,6 @@ class Agent:
         self._outcome = Outcome(Ending.CHANGED)
         final = self.restarts.pay(failure)
         return self._failed_for_good(final) if final else None
-
-    def _ended(self, ending: Ending, info: RendezvousInfo, hangs: HangDetection, reports: Sequence[Report]) -> Outcome:
-        step, age = hangs.behind(reports)
-        heard = info.round in self.handler.view.failures
-        return Outcome(ending, step, age, spent=self.restarts.are_spent, heard=heard)
 
     def _failed_for_good(self, failure: WorkerFailure) -> AgentResult:
         program = failure.code if self.options.pass_exit_code else 0
@@ -299,13 +289,16 @@ class Agent:
     def _is_urgent(self) -> bool:
         return self._signals.asked is Asked.END_AT_ONCE
 
-    def _signalled(self) -> AgentResult:
-        return AgentResult.of_signal(self._signals.number, "this node leaves the run")
-
     def _shut_down(self, ending: AgentResult) -> None:
         is_done = ending.exit_status is ExitStatus.DONE
         end = self.handler.shutdown if is_done else partial(self.handler.leave, ending.summary or ending.reason)
         unless_urgent(self._signals, end)
+
+
+def _outcome_of(agent: Agent, ending: Ending, info: RendezvousInfo, behind: tuple[int | None, float]) -> Outcome:
+    """How a round has ended here: the program that is behind was at this step for so many seconds."""
+    heard = info.round in agent.handler.view.failures
+    return Outcome(ending, *behind, spent=agent.restarts.are_spent, heard=heard)
 
 
 def _loses_drained(handler: rdzv.DynamicRendezvousHandler, info: RendezvousInfo) -> bool:
@@ -313,6 +306,16 @@ def _loses_drained(handler: rdzv.DynamicRendezvousHandler, info: RendezvousInfo)
     status = handler.view.status
     released = status.drained if status is not None and status.round == info.round else ()
     return bool(released) or any(not drain.seconds for drain in handler.view.drains)
+
+
+def _signalled(signals: Signals) -> AgentResult:
+    return AgentResult.of_signal(signals.number, "this node leaves the run")
+
+
+def _has_lost_member(handler: rdzv.DynamicRendezvousHandler, info: RendezvousInfo) -> bool:
+    """Whether a member of this world is gone, even if the others are too few for another one."""
+    status = handler.view.status
+    return status is not None and status.round == info.round and bool(status.departures)
 
 
 def _drained_early(handler: rdzv.DynamicRendezvousHandler) -> AgentResult | None:
