@@ -93,7 +93,7 @@ class Bug:
         drawn = Plan.draw(seed, self.faults)
         # A crowd or a rule hides what most bugs do, or lets them do more.
         plain: dict[str, Any] = {"level": "leases", "crowd": False, "rule": None, "grow_delay": 0.0, "namesakes": False}
-        plain |= {"assigning": None, "watch_lag": 0.0}
+        plain |= {"assigning": None, "watch_lag": 0.0, "watch_goes_on": False}
         return replace(drawn, **{**plain, **self.conditions})
 
 

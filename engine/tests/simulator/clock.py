@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +27,12 @@ class Timeline:
         heapq.heappush(self._queue, (max(moment, self.now), next(self._numbers), happen, arguments))
 
     def after(self, seconds: float, happen: Callable[..., None], *arguments: Any) -> None:
-        """Let something happen in a while."""
-        self.at(self.now + seconds, happen, *arguments)
+        """Let something happen in a while: later than now, even where so few seconds are lost in rounding. Who waits
+        again and again for what is left would never end."""
+        moment = self.now + seconds
+        if seconds > 0:
+            moment = max(moment, math.nextafter(self.now, math.inf))
+        self.at(moment, happen, *arguments)
 
     def run(self, until: float) -> None:
         """Let everything happen until a moment."""

@@ -418,7 +418,11 @@ def hang(context: SimulationContext, event: FaultEvent) -> None:
     step = int(event.amount * 100)
     others = [other for other in context.living() if other.working and other.round == one.round and other is not one]
     is_behind = step % 3 > 0 or not others
-    context.hangs[one.round] = one.name if is_behind else ""
+    if any(machine.process.stopped for machine in (one, *others)):
+        # A program that stands still comes to its step late: until then others may wait for it, and any may be named.
+        context.hangs[one.round] = {machine.name for machine in (one, *others)}
+    else:
+        context.hangs[one.round] = {one.name} if is_behind else set()
     context.trace.log("the program of {} hangs at step {}, the others {}", one.name, step, "wait" * is_behind)
     for number, other in enumerate([one, *others]):
         there = step + 1 if number and is_behind else step

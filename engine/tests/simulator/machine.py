@@ -457,7 +457,8 @@ class SimulationContext:
         closers: The ids of the nodes that had orders to close the run.
         data_lost: The service has forgotten what it had confirmed: who relied on it may be wrong.
         purged: The state was removed, and the numbers of rounds began anew.
-        hangs: In which rounds programs have hung: the node that the others waited for; empty: there was none such.
+        hangs: In which rounds programs have hung, and the nodes that may be named for it: the one that the others
+            waited for, if any; each one where a node stood still then.
         stores: Whether programs use the store of their round.
         joins: How often programs have called ``next_rendezvous``.
         arrive: Lets a new node come.
@@ -479,7 +480,7 @@ class SimulationContext:
     notices_garbled: bool = False
     data_lost: bool = False
     purged: bool = False
-    hangs: dict[int, str] = field(default_factory=dict)
+    hangs: dict[int, set[str]] = field(default_factory=dict)
     stores: bool = True
     joins: int = 0
     arrive: Callable[[], None] = lambda: None
@@ -492,7 +493,8 @@ class SimulationContext:
         service = SimulatedService(
             timeline, leases_sleep=plan.leases_sleep, lag=plan.lag, creates_at_once=plan.creates_at_once
         )
-        conditions = NetworkConditions(plan.delay, plan.lost, plan.late, plan.mute, watch_lag=plan.watch_lag)
+        conditions = NetworkConditions(plan.delay, plan.lost, plan.late, plan.mute)
+        conditions.watch_lag, conditions.watch_goes_on = plan.watch_lag, plan.watch_goes_on
         # A slow network leaves too little of a time to live for two attempts.
         unreliable = plan.lost > 0 or plan.late > 0 or plan.watch_lag > 0 or plan.delay * 100 > plan.ttl / 3
         context = cls(plan, timeline, service, conditions, Trace(timeline), unreliable=unreliable)

@@ -35,6 +35,7 @@ class NetworkConditions:
         mute: The probability that a register does not tell what it has done with a state.
         refused: What the service refuses to all.
         watch_lag: Seconds by which a watch tells what has changed later than a read would, at most.
+        watch_goes_on: A watch goes on from one wait to the next; else each wait makes it anew.
     """
 
     delay: float = 0.002
@@ -43,6 +44,7 @@ class NetworkConditions:
     mute: float = 0.0
     refused: Refusal = Refusal.NOTHING
     watch_lag: float = 0.0
+    watch_goes_on: bool = False
 
 
 class Partition(Enum):
@@ -62,6 +64,19 @@ class Partition(Enum):
     def deaf(self) -> bool:
         """Replies do not arrive."""
         return self in (Partition.BOTH, Partition.REPLIES)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the service has told a wait.
+
+    Attributes:
+        news: What there is.
+        arrives_at: When the node hears it.
+    """
+
+    news: Snapshot
+    arrives_at: float
 
 
 class NetworkLink:
@@ -84,6 +99,8 @@ class NetworkLink:
         self._process = process
         self._conditions = conditions
         self._stuck: list[Callable[[], None]] = []
+        self._told: dict[str, _Told] = {}
+        """By prefix, what the service has told last, which the next wait hears if none has."""
 
     def heal(self) -> None:
         """Carry everything again. What a connection that survived still held arrives now."""
@@ -125,6 +142,7 @@ class NetworkLink:
             answer: Called with the new snapshot, with None when time ran out, or with an error.
         """
         if self.partition is not Partition.NOTHING or self.service.breaks_watches or self._loses():
+            self._told.pop(prefix, None)
             self._hear_nothing(self.timeline.now + min(seconds, 2.0), answer)
             return
         if "wait" in self._refused():
@@ -134,10 +152,18 @@ class NetworkLink:
             return
 
         answer_once = _once(answer)
+        if (told := self._told.get(prefix)) and told.news.revision > since.revision:
+            # It was on its way when the wait before ended.
+            self.timeline.at(told.arrives_at, self._process.does, answer_once, told.news, None)
+            self.timeline.after(seconds, self._process.does, answer_once, None, None)
+            return
 
         def tell(now: Snapshot | None, error: RendezvousError | None) -> None:
             if not self.partition.deaf:
-                self.timeline.after(self._takes() + self._lags(), self._process.does, answer_once, now, error)
+                arrives_at = self.timeline.now + self._takes() + self._lags()
+                if now is not None and self._conditions.watch_goes_on:
+                    self._told[prefix] = _Told(now, arrives_at)
+                self.timeline.at(arrives_at, self._process.does, answer_once, now, error)
             elif self.rng.random() < 0.7:
                 self._stuck.append(lambda: self._process.does(answer_once, now, error))
 

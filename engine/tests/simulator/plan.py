@@ -68,6 +68,7 @@ class Plan:
         quarantine_after: Consecutive rounds in which a node fails first until it is quarantined.
         namesakes: Whether all nodes have one name, so that only an id tells one from another.
         watch_lag: Seconds by which a watch may be late.
+        watch_goes_on: Whether a watch goes on from one wait to the next, or is made anew.
         assigning: Seconds that a plugin takes at most to assign ranks; infinite: it hangs; None: there is no plugin.
     """
 
@@ -96,6 +97,7 @@ class Plan:
     quarantine_after: int = 3
     namesakes: bool = False
     watch_lag: float = 0.0
+    watch_goes_on: bool = False
     assigning: float | None = None
 
     @property
@@ -155,6 +157,7 @@ class Plan:
             grow_delay=chance(str(seed), "grow").choice((0.0, 0.0, 0.0, 1.0, 4.0)),
             namesakes=chance(str(seed), "namesakes").random() < 0.1,
             watch_lag=chance(str(seed), "watch").choice((0.0, 0.0, 1.0, 5.0)),
+            watch_goes_on=chance(str(seed), "goes on").random() < 0.5,
             assigning=chance(str(seed), "ranks").choice((None, None, None, None, 0.0, 2 * ASSIGNING, math.inf)),
         )
 

@@ -18,7 +18,7 @@ RARE: Final = {
     "drowsy-observer": 41,
     "elected-when-gone": 411,
     "forgotten-election": 109,
-    "garbage-of-the-next-attempt": 159,
+    "garbage-of-the-next-attempt": 193,
     "hasty-removal": 18,
     "keep-ends": 39,
     "late-closing": 282,
@@ -31,7 +31,7 @@ RARE: Final = {
     "removal-by-the-lease": 107,
     "shared-pages-removed": 153,
     "spares-take-places-of-silent-members": 205,
-    "unseen-removal": 225,
+    "unseen-removal": 96,
     "unverified-lease": 31,
 }
 """Bugs that take more than a second to find, and the seed that showed each last: the hunt begins there. The soak begins

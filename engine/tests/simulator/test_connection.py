@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from rdzv_core import ABSENT
 
 from rdzv import RendezvousSettings, RendezvousTimeout
 from rdzv.engine.client import DecodedSnapshot
@@ -50,3 +51,42 @@ def test_a_wait_keeps_its_time_by_the_clock_of_its_node(level: str, drift: float
         connection.wait("control", since, SECONDS, answer)
         timeline.run(2 * SECONDS * (number + 1))
         assert [error for _, error in answers] == [None] * number
+
+
+@pytest.mark.parametrize("level", ["leases", "heartbeats"])
+def test_news_on_the_way_as_a_wait_ends_is_heard_by_the_next_one(level: str, fibers: Fibers) -> None:
+    timeline, trip = Timeline(), 0.2
+    service = SimulatedService(timeline)
+    line = NetworkLink(Process(), service, timeline, NetworkConditions(watch_goes_on=True), random.Random(0))
+    connection = connect(level, line, fibers, NodeClock(timeline, 0.0, 0.0, skew=0.0), SETTINGS)
+    heard: list[tuple[float, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NetworkLink, "_takes", lambda link: trip / 2)
+        connection.call(
+            lambda timeout: DecodedSnapshot(connection.backend.read_all("nodes", timeout=timeout)),
+            SECONDS,
+            lambda since, error: heard.append((timeline.now, since)),
+        )
+        timeline.run(trip)
+        since = heard.pop()[1]
+        connection.wait("nodes", since, SECONDS, lambda result, error: heard.append((timeline.now, result)))
+        news_at = timeline.now + SECONDS - trip / 4
+        timeline.run(news_at)
+        service.put("nodes/a", b"\nnews", expect=ABSENT, timeout=SECONDS)
+        timeline.run(news_at + trip / 4)
+        ended_at, _ = heard.pop()
+        assert ended_at == pytest.approx(news_at + trip / 4)
+        connection.wait("nodes", since, SECONDS, lambda result, error: heard.append((timeline.now, result)))
+        timeline.run(ended_at + SECONDS)
+    (heard_at, news), *more = heard
+    assert not more
+    assert heard_at == pytest.approx(news_at + trip / 2)
+    assert news.entries.keys() == {"nodes/a"}
+
+
+def test_time_goes_on_however_little_of_it_is_left() -> None:
+    timeline, happened = Timeline(), list[float]()
+    timeline.run(1e6)
+    timeline.after(1e-15, lambda: happened.append(timeline.now))
+    timeline.run(2e6)
+    assert happened[0] > 1e6

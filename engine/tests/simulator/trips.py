@@ -31,8 +31,7 @@ and where leases are heartbeats so short that few looks at them, each at a momen
 _SETTLED: Final = 11.0
 """Seconds after which nodes wait, or work."""
 _LOOKED: Final = 4.6
-"""Seconds after which one that only looks has seen the run. At the end of both no wait begins anew, as waits do here
-when a look at a heartbeat has ended: what happens just then is heard half a round trip later."""
+"""Seconds after which one that only looks has seen the run. At neither do many nodes look at a heartbeat."""
 _STEP: Final = 0.01
 _PATIENCE: Final = 60.0
 
@@ -75,7 +74,7 @@ def trips(nodes: int, level: str, way: str) -> Trips:
 
 def _seconds(nodes: int, level: str, way: str, trip: float) -> float:
     """Seconds from the last call until all nodes are in, where each round trip takes so many seconds."""
-    plan = Plan("trips", nodes, nodes, ttl=30.0, last_call=1.0, level=level, delay=trip / 2)
+    plan = Plan("trips", nodes, nodes, ttl=30.0, last_call=1.0, level=level, delay=trip / 2, watch_goes_on=True)
     simulation = Simulation(plan)
     # What programs do costs extra.
     simulation.context.stores = False
