@@ -8,7 +8,7 @@ import pytest
 from rdzv_core.backend import ABSENT, ANY, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
-from rdzv.engine.heartbeats import HeartbeatLeases, parse
+from rdzv.engine.heartbeats import HeartbeatLeases, _HeartbeatLease, parse
 
 from .memory import Fault, MemoryBackend
 
@@ -393,6 +393,68 @@ def test_what_is_written_over_something_that_is_lost_ends_the_lease(number: int)
     assert not lease.keep_alive(CALL)
     assert heartbeats.read("nodes/b", timeout=CALL) is None
     assert heartbeat(backend) == b"expired", "it is over for all"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_earlier_write_of_its_owner_that_comes_late_does_not_hide_what_is_lost(number: int) -> None:
+    backend = MemoryBackend()
+    heartbeats = HeartbeatLeases(backend, 5.0)
+    earlier, lease = (heartbeats.open_lease(15.0, timeout=CALL) for _ in range(2))
+    there = heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL).entry
+    assert there is not None
+    for _ in range(number):
+        assert lease.keep_alive(CALL)
+    backend.delete("nodes", timeout=CALL)
+    late = heartbeats.put("nodes/a", b"late", expect=ABSENT, lease=earlier, timeout=CALL).entry
+    assert late is not None
+    put = heartbeats.put("nodes/a", b"", expect=there.token, lease=lease, timeout=CALL)
+    assert put == PutResult(PutOutcome.CONFLICT, late)
+    assert heartbeats.put("nodes/a", b"", expect=late.token, lease=lease, timeout=CALL) == put
+    assert not lease.keep_alive(CALL)
+    assert heartbeat(backend) == b"expired", "it is over for all"
+    assert heartbeats.read("nodes/a", timeout=CALL) == late
+
+
+@pytest.mark.parametrize("record_comes_late", [False, True])
+def test_a_first_heartbeat_that_comes_late_does_not_hide_what_is_lost(record_comes_late: bool) -> None:
+    backend = MemoryBackend()
+    heartbeats = HeartbeatLeases(backend, 5.0)
+    lease = heartbeats.open_lease(15.0, timeout=CALL)
+    if record_comes_late:
+        # It creates the record anew, on the same lease.
+        backend.fail("put", Fault.DELAYED)
+        heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    backend.fail("put", Fault.DELAYED)
+    with pytest.raises(RendezvousConnectionError):
+        lease.keep_alive(CALL)
+    assert lease.keep_alive(CALL)
+    for top in ("nodes", "heartbeats"):
+        backend.delete(top, timeout=CALL)
+    backend.deliver()
+    assert heartbeat(backend) == b"1"
+    assert (heartbeats.read("nodes/a", timeout=CALL) is not None) is record_comes_late
+    assert not lease.keep_alive(CALL)
+    assert heartbeat(backend) == b"expired", "it is over for all"
+
+
+def test_a_lost_request_over_what_an_expired_lease_has_left_does_not_end_the_lease() -> None:
+    backend = MemoryBackend()
+    heartbeats = HeartbeatLeases(backend, 5.0)
+    expired, lease = (heartbeats.open_lease(15.0, timeout=CALL) for _ in range(2))
+    assert isinstance(expired, _HeartbeatLease)
+    heartbeats.put("nodes/a", b"left", expect=ABSENT, lease=expired, timeout=CALL)
+    assert expired.keep_alive(CALL)
+    overwrite_first(backend, b"expired")
+    backend.fail("put", Fault.DELAYED)
+    assert heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL).outcome is PutOutcome.UNKNOWN
+    assert heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL).outcome is PutOutcome.APPLIED
+    assert lease.keep_alive(CALL)
+    # It is known what it holds, and so it is missed.
+    backend.delete("nodes", timeout=CALL)
+    backend.put("nodes/a", f"{expired.id} 15.000\nlate".encode(), expect=ABSENT, timeout=CALL)
+    assert heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL) == PutResult(PutOutcome.CONFLICT)
+    assert not lease.keep_alive(CALL)
 
 
 def test_a_write_whose_reply_was_lost_belongs_to_the_lease_as_well() -> None:
@@ -805,7 +867,8 @@ class TestWait:
     ) -> None:
         view = leases.read_all("nodes", timeout=CALL)
         backend.now += 0.75
-        backend.fail("read", Fault.REQUEST_LOST)
+        for _ in range(2):
+            backend.fail("read", Fault.REQUEST_LOST)
         raises = pytest.raises(RendezvousConnectionError) if is_error else contextlib.nullcontext()
         with raises:
             assert leases.wait("nodes", view, timeout=timeout) is view

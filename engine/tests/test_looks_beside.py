@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 from rdzv_core.backend import ABSENT, ANY, Entry, Lease, Snapshot
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv.engine.handler import look_beside
 from rdzv.engine.heartbeats import HeartbeatLeases, Look, parse
@@ -95,8 +95,9 @@ def test_a_look_beside_a_wait_holds_up_no_other_call(
     leases = HeartbeatLeases(backend, INTERVAL, lambda: backend.now, beside=backend.beside)
     view = leases.wait("nodes", leases.read_all("nodes", timeout=CALL), timeout=SCAN)
     reads = backend.reads
+    background.fail("read", Fault.REQUEST_LOST)
     assert leases.wait("nodes", view, timeout=SCAN) is view
-    assert (backend.begun, backend.reads - reads, background.calls["read"]) == (1, 0, 1)
+    assert (backend.begun, backend.reads - reads, background.calls["read"]) == (1, 0, 2)
 
 
 def test_each_look_begins_after_the_one_before(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
@@ -130,12 +131,118 @@ def test_an_end_that_a_look_has_found_is_news(backend: Far, leases: HeartbeatLea
     assert backend.now == pytest.approx(before + SCAN)
 
 
-def test_what_a_look_raises_the_wait_does_once(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
-    backend.fail("read", Fault.REQUEST_LOST)
+def test_what_a_look_raises_when_it_has_asked_twice_the_wait_does_once(
+    backend: Far, leases: HeartbeatLeases, view: Snapshot
+) -> None:
+    for _ in range(2):
+        backend.fail("read", Fault.REQUEST_LOST)
     backend.answers = True
     with pytest.raises(RendezvousConnectionError):
         leases.wait("nodes", view, timeout=30.0)
     assert leases.wait("nodes", view, timeout=5.0) is view
+
+
+class Unheard:
+    """Lets reads get no answer, or late ones.
+
+    Attributes:
+        lost: How many more get none: each takes all the time that it has.
+        takes: Seconds until an answer.
+        seconds: The time that those had which got none.
+    """
+
+    def __init__(self, backend: Far) -> None:
+        self.lost, self.takes, self.seconds = 0, 0.0, list[float]()
+        self._backend, self._read = backend, backend.read
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        if not self.lost and self.takes <= timeout:
+            self._backend.now += self.takes
+            return self._read(key, timeout=timeout)
+        self.lost = max(self.lost - 1, 0)
+        self.seconds.append(timeout)
+        self._backend.now += timeout
+        raise RendezvousConnectionError("No answer.")
+
+
+@pytest.fixture
+def unheard(backend: Far, view: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Unheard:
+    """Reads of the backend, once the view was read."""
+    del view
+    unheard = Unheard(backend)
+    monkeypatch.setattr(backend, "read", unheard.read)
+    backend.answers = True
+    return unheard
+
+
+@pytest.mark.parametrize("left", [TTL - SCAN, SCAN / 2])
+def test_a_look_has_its_own_time_however_long_the_wait_is(
+    backend: Far, leases: HeartbeatLeases, view: Snapshot, unheard: Unheard, left: float
+) -> None:
+    """Beside the wait, or in it where the lease may end: nothing looks again before it has ended."""
+    leases.wait("nodes", view, timeout=TTL - SCAN - left)
+    begun, unheard.lost = backend.begun, 100
+    with pytest.raises(RendezvousConnectionError):
+        leases.wait("nodes", view, timeout=60.0)
+    assert unheard.seconds == [pytest.approx(INTERVAL / 2), pytest.approx(INTERVAL)]
+    assert (backend.begun > begun) is (left > SCAN)
+
+
+@pytest.mark.parametrize("timeout", [SCAN, INTERVAL / 2, 1.4 * INTERVAL])
+def test_a_look_in_a_wait_ends_with_it_and_asks_once_where_there_is_no_time_for_more(
+    backend: Far, leases: HeartbeatLeases, view: Snapshot, unheard: Unheard, timeout: float
+) -> None:
+    leases.wait("nodes", view, timeout=TTL - SCAN)
+    began, unheard.lost = backend.now, 100
+    with pytest.raises(RendezvousConnectionError, match="No answer"):
+        leases.wait("nodes", view, timeout=timeout)
+    assert backend.now == pytest.approx(began + timeout)
+    assert unheard.seconds == [pytest.approx(timeout)]
+
+
+@pytest.mark.parametrize("waited", [0.0, SCAN, 8.0, TTL - 4 * SCAN, TTL - SCAN])
+def test_an_answer_that_is_lost_is_no_outage_and_delays_an_end_by_half_an_interval_at_most(
+    backend: Far, leases: HeartbeatLeases, view: Snapshot, unheard: Unheard, waited: float
+) -> None:
+    died = backend.now - SCAN
+    assert leases.wait("nodes", view, timeout=waited) is view
+    unheard.lost = 1
+    assert not leases.wait("nodes", view, timeout=60.0).entries
+    assert unheard.seconds == [pytest.approx(INTERVAL / 2)]
+    assert TTL < backend.now - died <= TTL + INTERVAL / 2 + PAUSE
+
+
+@pytest.mark.parametrize("takes", [0.3, 0.55, 0.8, 0.95])
+@pytest.mark.parametrize("both", [False, True])
+def test_a_death_is_known_where_each_answer_takes_long(
+    backend: Far, leases: HeartbeatLeases, view: Snapshot, unheard: Unheard, takes: float, both: bool
+) -> None:
+    """One after the other where there are two leases."""
+    if both:
+        lease = leases.open_lease(TTL, timeout=CALL)
+        leases.put("nodes/b", b"", expect=ABSENT, lease=lease, timeout=CALL)
+        view = leases.read_all("nodes", timeout=CALL)
+    died, unheard.takes = backend.now, takes * INTERVAL / (1 + both)
+    while view.entries:
+        view = leases.wait("nodes", view, timeout=60.0)
+        assert backend.now <= died + 2 * TTL + 2 * INTERVAL
+    assert len(unheard.seconds) <= 1
+
+
+def test_a_refusal_is_asked_for_once(
+    backend: Far, leases: HeartbeatLeases, view: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def refuse(key: str, *, timeout: float) -> Entry | None:
+        asked.append(key)
+        raise RendezvousDeniedError("Not you.")
+
+    monkeypatch.setattr(backend, "read", refuse)
+    backend.answers = True
+    with pytest.raises(RendezvousDeniedError):
+        leases.wait("nodes", view, timeout=30.0)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("is_read", [False, True])
@@ -144,7 +251,8 @@ def test_what_a_look_raises_later_the_next_wait_does_unless_all_was_read_anew(
 ) -> None:
     backend.news = b"news"
     view = leases.wait("nodes", view, timeout=30.0)
-    backend.fail("read", Fault.REQUEST_LOST)
+    for _ in range(2):
+        backend.fail("read", Fault.REQUEST_LOST)
     backend.end()
     if is_read:
         view = leases.read_all("nodes", timeout=CALL)
@@ -273,7 +381,8 @@ def test_an_answer_that_comes_after_a_newer_one_tells_nothing(
     assert leases.read_all("nodes", timeout=CALL).entries
     until = leases._observer._leases[name].until
     backend.now += 1.0
-    living = leases._check_expiry({name: older.entries[f"heartbeats/{name}"]}, {name: TTL}, backend.now - 2.0, CALL)
+    found = {name: older.entries[f"heartbeats/{name}"]}
+    living = leases._check_expiry(found, {name: TTL}, backend.now - 2.0, CALL, beside=False)
     assert living == {name}
     assert leases._observer._leases[name].until == until
 

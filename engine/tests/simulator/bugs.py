@@ -125,11 +125,33 @@ _REFUSED_FROM_THE_BEGINNING: Final = (
 )
 """No call of a node that comes is answered for 20 s."""
 _FORGETS_WHO_COMES: Final = (
-    *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 0.2)),
-    FaultEvent(4.0, "come"),
-    FaultEvent(4.1, "forget", amount=0.53),
+    *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 4.0)),
+    FaultEvent(4.1, "forget"),
 )
-"""A service that forgets everything is away for 3 s while the record of a fourth node is on its way."""
+"""A service that forgets everything is away for 0.5 s while the record of a third node is on its way."""
+_FORGETS_BEFORE_THE_FIRST_HEARTBEAT: Final = (
+    *(FaultEvent(moment, "come") for moment in (0.0, 0.02)),
+    FaultEvent(0.3, "forget"),
+    FaultEvent(0.82, "fail"),
+)
+"""A service that forgets everything is away until heartbeats begin, and the program of a node fails just then."""
+_FORGETS_TWICE: Final = (
+    *(FaultEvent(moment, "come") for moment in (0.0, 0.02)),
+    *(FaultEvent(moment, "forget") for moment in (0.3, 1.8)),
+    FaultEvent(2.32, "fail"),
+)
+"""A service forgets everything twice, the second time before leases that were opened since have heartbeats."""
+_HEARS_LATE: Final[dict[str, Any]] = {
+    "fault_phase": 6.0,
+    "max_nodes": 2,
+    "level": "heartbeats",
+    "patience": (600.0,),
+    "delay": 0.002,
+    "late": 0.3,
+    "lost": 0.0,
+    "ttl": 3.0,
+}
+"""Much of what nodes write on heartbeat leases arrives when they have given it up."""
 _HANGS_AS_THE_OTHERS_LEAVE: Final = (
     *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 0.2)),
     FaultEvent(6.0, "partition", who=0.67),
@@ -145,13 +167,11 @@ _LEADS_BEFORE_THE_LAST_HAS_LEFT: Final = (
     *(FaultEvent(9.13, "come") for _ in range(2)),
 )
 """Two nodes come as the last one of the round before says in the status that it has left."""
-_LEADERS_FAIL: Final = (
-    *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 0.6)),
-    FaultEvent(1.6, "unexpected", who=0.2, leader=True, amount=0.85),
-    FaultEvent(5.2, "drain", who=0.7, amount=0.03),
-    FaultEvent(7.0, "unexpected", who=0.8, leader=True, amount=0.5),
+_LEADERS_DRAIN: Final = (
+    *(FaultEvent(moment, "come") for moment in (0.0, 0.1, 0.2)),
+    *(FaultEvent(moment, "drain", leader=True) for moment in (1.0, 1.2)),
 )
-"""Two leaders resign, one after the other, before there is a world."""
+"""Two leaders drain, and go at once, one just after the other, before there is a world."""
 _POSSIBLE: Final = "for a world that is possible"
 _UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
 
@@ -410,13 +430,15 @@ BUGS: Final[dict[str, Bug]] = {
         {4},
         leader._claim,
         {"applied or node.run.snapshot is seen": "True"},
-        events=_LEADERS_FAIL,
+        events=_LEADERS_DRAIN,
         min_nodes=1,
         max_nodes=4,
-        last_call=2.0,
-        fault_phase=10.0,
-        level="heartbeats",
-        delay=0.02,
+        last_call=10.0,
+        fault_phase=5.0,
+        patience=(600.0,),
+        delay=0.05,
+        late=0.0,
+        lost=0.0,
     ),
     "forgotten-leftovers": _bug(
         "A leader removes only what rounds have left that it has published itself.",
@@ -628,11 +650,38 @@ try:
         "A record that a service has lost before the first heartbeat is written again on the same lease.",
         {7},
         _HeartbeatLease.note,
-        {"put.entry is None and self.holds == key": "False"},
-        "forget",
-        "fail",
-        "come",
+        {"elif self.holds == key and": "elif False and"},
+        events=_FORGETS_BEFORE_THE_FIRST_HEARTBEAT,
+        fault_phase=3.0,
+        min_nodes=2,
+        max_nodes=2,
         level="heartbeats",
+        patience=(600.0,),
+        delay=0.002,
+        late=0.0,
+        lost=0.0,
+        ttl=3.0,
+    ),
+    "late-record-believed": _bug(
+        "Where a service has lost a record, an earlier write of its owner that comes late counts as the record.",
+        {4, 7},
+        _HeartbeatLease._is_there,
+        {" and self.created in (None, entry.order) and _parse_entry(entry)[0] == self.id": ""},
+        **_HEARS_LATE,
+        events=_FORGETS_TWICE,
+        min_nodes=2,
+        last_call=2.0,
+    ),
+    "late-heartbeat-believed": _bug(
+        "An owner does not look again whether the service has what belongs to its lease, where its first heartbeat "
+        "comes late and hides that the service has lost all since.",
+        {4},
+        _HeartbeatLease.keep_alive,
+        {"self._is_verified and is_done": "self._is_verified"},
+        **_HEARS_LATE,
+        events=(*(FaultEvent(moment, "come") for moment in (0.0, 0.1)), FaultEvent(1.2, "forget")),
+        min_nodes=1,
+        last_call=0.5,
     ),
     "ended-while-looked-at": _bug(
         "A lease counts as ended while a look at it is under way beside the wait.",
@@ -645,7 +694,7 @@ try:
         "An owner does not look whether the service has lost what belongs to its lease before the first heartbeat.",
         {4, 7},
         _HeartbeatLease._verify,
-        {"there is None or _parse_entry(there)[0] != self.id": "False"},
+        {"not self._is_there(there)": "False"},
         "forget",
         "come",
         level="heartbeats",
@@ -788,6 +837,7 @@ while leads() and not node.stopped:
         keep_alive._verify_state,
         {"< mine.written_at and": "< mine.lease_since and", "< mine.written_at + node": "< mine.lease_since + node"},
         events=_FORGETS_WHO_COMES,
+        fault_phase=8.0,
         min_nodes=2,
         max_nodes=3,
         level="heartbeats",
@@ -883,6 +933,16 @@ while leads() and not node.stopped:
         "kill",
         level="heartbeats",
         crowd=True,
+    ),
+    "look-without-end": Bug(
+        "A look has as long as its wait, so that a node whose answer is lost does not look again meanwhile.",
+        frozenset({0}),
+        (
+            Change(HeartbeatLeases._looks_beside, {"2 * self._interval": "30.0"}),
+            Change(HeartbeatLeases._look_for_wait, {"2 if self._took < self._interval / 4 else 1": "0.01"}),
+        ),
+        conditions={"level": "heartbeats"},
+        says="that has to end in time",
     ),
     "drowsy-observer": _bug(
         "One of many observers that misses a heartbeat rests as if it had come, so that it takes its own absence for "

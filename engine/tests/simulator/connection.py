@@ -148,7 +148,8 @@ def connect(
     if level == "register":
         keys = RegisterAdapter(_Register(wire), clock=clock, sleep=wire.sleep, rng=link.rng)
     interval = settings.keep_alive_interval.total_seconds()
-    beside = partial(wire.beside, interval)
+    # It may ask twice.
+    beside = partial(wire.beside, 2 * interval)
     leases = HeartbeatLeases(keys, interval, clock, str(settings.attempt), observers, link.rng, beside)
     return Adapted(leases, wire, fibers)
 
@@ -214,9 +215,9 @@ class _Wire:
         _deadline.set(self.clock() + timeout)
         return work()
 
-    def beside(self, most: float, look: Look) -> Future[object]:
-        """Begin a look that has the time of the work for which it is made, or so many seconds where that has less."""
-        left, done = max(_deadline.get() - self.clock(), most), Future[object]()
+    def beside(self, seconds: float, look: Look) -> Future[object]:
+        """Begin a look, which has so many seconds."""
+        done = Future[object]()
 
         def end(found: object, error: BaseException | None) -> None:
             if error is None:
@@ -224,7 +225,7 @@ class _Wire:
             else:
                 done.set_exception(error)
 
-        self._fibers.run(self, lambda: self.within(left, look), end)
+        self._fibers.run(self, lambda: self.within(seconds, look), end)
         return done
 
     def exchange(self, apply: Callable[[], Any], timeout: float | None) -> Any:

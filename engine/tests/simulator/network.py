@@ -68,15 +68,23 @@ class Partition(Enum):
 
 @dataclass(frozen=True)
 class _Told:
-    """What the service has told a wait.
+    """What the service tells a wait.
 
     Attributes:
-        news: What there is.
+        news: What there is; None: the watch is broken.
+        changed_at: When it changed.
+        leaves_at: When the service sends it: later than that, where the watch is late.
         arrives_at: When the node hears it.
     """
 
-    news: Snapshot
+    news: Snapshot | None
+    changed_at: float
+    leaves_at: float
     arrives_at: float
+
+    def is_lost(self, forgot_at: float) -> bool:
+        """Whether the service has forgotten it before it has sent it."""
+        return self.changed_at <= forgot_at < self.leaves_at
 
 
 class NetworkLink:
@@ -152,27 +160,36 @@ class NetworkLink:
             return
 
         answer_once = _once(answer)
-        if (told := self._told.get(prefix)) and told.news.revision > since.revision:
+
+        def hear(told: _Told) -> None:
+            if told.news is None or told.is_lost(self.service.forgot_at):
+                answer_once(None, RendezvousConnectionError("The watch broke."))
+            else:
+                answer_once(told.news, None)
+
+        told = self._told.get(prefix)
+        if told and told.news and told.news.revision > since.revision and not told.is_lost(self.service.forgot_at):
             # It was on its way when the wait before ended.
-            self.timeline.at(told.arrives_at, self._process.does, answer_once, told.news, None)
+            self.timeline.at(told.arrives_at, self._process.does, hear, told)
             self.timeline.after(seconds, self._process.does, answer_once, None, None)
             return
 
-        def tell(now: Snapshot | None, error: RendezvousError | None) -> None:
+        def tell(news: Snapshot | None) -> None:
+            now = self.timeline.now
             if not self.partition.deaf:
-                arrives_at = self.timeline.now + self._takes() + self._lags()
-                if now is not None and self._conditions.watch_goes_on:
-                    self._told[prefix] = _Told(now, arrives_at)
-                self.timeline.at(arrives_at, self._process.does, answer_once, now, error)
+                way, lag = self._takes(), self._lags()
+                told = _Told(news, now, now + lag, now + lag + way)
+                if news is not None and self._conditions.watch_goes_on:
+                    self._told[prefix] = told
+                self.timeline.at(told.arrives_at, self._process.does, hear, told)
             elif self.rng.random() < 0.7:
-                self._stuck.append(lambda: self._process.does(answer_once, now, error))
+                self._stuck.append(lambda: self._process.does(hear, _Told(news, now, now, now)))
 
         def give_up() -> None:
             self.service.unwatch(waiter)
             self._process.does(answer_once, None, None)
 
-        broken = RendezvousConnectionError("The watch broke.")
-        waiter = Waiter(prefix, since, lambda now: tell(now, None), lambda: tell(None, broken))
+        waiter = Waiter(prefix, since, tell, lambda: tell(None))
         self.service.watch(waiter)
         self.timeline.after(seconds, give_up)
 

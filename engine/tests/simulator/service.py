@@ -1,5 +1,6 @@
 """A service in virtual time: a key-value backend that applies each call at one instant."""
 
+import math
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -84,6 +85,7 @@ class SimulatedService(KeyValueBackend):
         bytes: How many bytes of keys and values went in and out.
         wrote: Called after each write.
         lost: Called with the keys that vanish with their lease, and with whether it has run out.
+        forgot_at: When it forgot everything last.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.LEASE, Capability.DURABLE})
@@ -115,6 +117,7 @@ class SimulatedService(KeyValueBackend):
         self._refused = Refusal.NOTHING.value
         self.calls: Counter[str] = Counter()
         self.bytes = 0
+        self.forgot_at = -math.inf
         self.creates_at_once = creates_at_once
         self.wrote: Callable[[str, bytes], None] = lambda key, value: None
         self.lost: Callable[[list[str], bool], None] = lambda keys, has_run_out: None
@@ -170,6 +173,7 @@ class SimulatedService(KeyValueBackend):
 
     def forget(self) -> None:
         """Lose every key and every lease, as a service without a disk does."""
+        self.forgot_at = self._timeline.now
         self._leases.clear()
         self._remove(self.everything())
 

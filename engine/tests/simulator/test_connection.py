@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rdzv_core import ABSENT
 
-from rdzv import RendezvousSettings, RendezvousTimeout
+from rdzv import RendezvousConnectionError, RendezvousSettings, RendezvousTimeout
 from rdzv.engine.client import DecodedSnapshot
 
 from .clock import NodeClock, Timeline
@@ -82,6 +82,40 @@ def test_news_on_the_way_as_a_wait_ends_is_heard_by_the_next_one(level: str, fib
     assert not more
     assert heard_at == pytest.approx(news_at + trip / 2)
     assert news.entries.keys() == {"nodes/a"}
+
+
+@pytest.mark.parametrize("waits", [1, 2])
+def test_what_a_service_forgets_before_it_has_told_it_a_wait_does_not_hear(waits: int, fibers: Fibers) -> None:
+    timeline, lag = Timeline(), 2.0
+    service = SimulatedService(timeline)
+    line = NetworkLink(Process(), service, timeline, NetworkConditions(watch_goes_on=True), random.Random(0))
+    connection = connect("leases", line, fibers, NodeClock(timeline, 0.0, 0.0, skew=0.0), SETTINGS)
+    heard: list[tuple[Any, BaseException | None]] = []
+
+    def hear(news: Any, error: BaseException | None) -> None:
+        heard.append((news, error))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NetworkLink, "_lags", lambda link: lag)
+        connection.call(
+            lambda timeout: DecodedSnapshot(connection.backend.read_all("nodes", timeout=timeout)), SECONDS, hear
+        )
+        timeline.run(SECONDS)
+        since, _ = heard.pop()
+        wait = 2 * lag / waits - 0.1
+        connection.wait("nodes", since, wait, hear)
+        service.put("nodes/a", b"news", expect=ABSENT, timeout=SECONDS)
+        timeline.run(timeline.now + lag / 2)
+        service.forget()
+        timeline.run(SECONDS + wait + 0.01)
+        if waits == 2:
+            assert heard.pop() == (None, None)
+            # There is nothing now, as at the beginning.
+            connection.wait("nodes", since, wait, hear)
+            timeline.run(timeline.now + 2 * lag)
+    (news, error), *more = heard
+    assert not more
+    assert isinstance(error, RendezvousConnectionError) if waits == 1 else news is None
 
 
 def test_time_goes_on_however_little_of_it_is_left() -> None:

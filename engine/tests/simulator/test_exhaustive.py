@@ -163,7 +163,7 @@ BEYOND = {
     "nodes of one name": ("quarantine-of-namesakes",),
     "errors and bytes that none expects": (
         *("keep-ends", "lead-ends", "token-of-old", "unreadable-notice"),
-        *("endless-number", "believed-notice", "believes-an-old-answer"),
+        *("endless-number", "believed-notice"),
     ),
     "an operator's pardon": ("pardon-unheard",),
     "programs that break off, or hang": (
@@ -173,7 +173,7 @@ BEYOND = {
     "heartbeat leases": (
         *("fresh-timeouts", "dead-before-its-first-heartbeat", "unverified-lease"),
         *("end-that-is-forgotten", "resting-observer", "drowsy-observer", "ended-while-looked-at"),
-        "loss-unnoticed",
+        *("loss-unnoticed", "look-without-end", "late-record-believed", "late-heartbeat-believed"),
     ),
     "a register": ("unreadable-key", "no-answer-is-conflict"),
     "pages, crowds, or the store of a round": (
@@ -184,7 +184,7 @@ BEYOND = {
     "how long it takes, or when time is over": (
         *("long-last-call", "unbounded-arrivals", "wanted-at-any-time", "hasty-growth", "delayed-loss"),
         *("join-past-its-deadline", "timeout-closes-run", "wall-clock", "early-lease-for-ever"),
-        "status-unread",
+        *("status-unread", "believes-an-old-answer"),
     ),
     "a watch that is late": ("evicted-by-the-watch", "quarantine-by-the-watch"),
     "more nodes, more rounds, or more faults in one run": (

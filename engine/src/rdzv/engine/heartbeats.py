@@ -162,15 +162,14 @@ class HeartbeatLeases(KeyValueBackend):
         deadline = self._clock() + timeout
         prefixed = (b"" if mine is None else mine.use()) + b"\n" + value
         put = self._inner.put(key, prefixed, expect=expect, timeout=timeout)
-        if put.outcome is PutOutcome.CONFLICT and put.entry is not None:
-            alive = self._alive_entry(key, put.entry, deadline)
-            if alive is None and expect is ABSENT:
-                # What is there belongs to an expired lease: it counts as absent.
-                put = self._inner.put(key, prefixed, expect=put.entry.token, timeout=self._left(deadline))
-            else:
-                return PutResult(PutOutcome.CONFLICT, alive)
         if mine is not None:
             mine.note(key, put, deadline)
+        if put.outcome is PutOutcome.CONFLICT and put.entry is not None:
+            alive = self._alive_entry(key, put.entry, deadline)
+            if alive is not None or expect is not ABSENT:
+                return PutResult(PutOutcome.CONFLICT, alive)
+            # What is there belongs to an expired lease: it counts as absent.
+            return self.put(key, value, expect=put.entry.token, lease=lease, timeout=self._left(deadline))
         return put if put.entry is None else replace(put, entry=_parse_entry(put.entry)[2])
 
     def create_all(self, values: Mapping[str, bytes], *, timeout: float) -> PutOutcome:
@@ -244,11 +243,12 @@ class HeartbeatLeases(KeyValueBackend):
                 observer.see(known, now)
             due = observer.next_looks(known) if looks is Looks.DUE else {}
             asked = [lease for lease in known if looks is Looks.ALL or due.get(lease, math.inf) <= now]
-        if not asked or (waits is not None and self._looks_beside(waits, known, deadline)):
+        if not asked or (waits is not None and self._looks_beside(waits, known)):
             return known.keys()
-        return known.keys() - asked | self._look(asked, known, now, deadline)
+        look = self._look if waits is None else self._look_for_wait
+        return known.keys() - asked | look(asked, known, now, deadline)
 
-    def _looks_beside(self, prefix: str, ttls: Mapping[str, float], deadline: float) -> bool:
+    def _looks_beside(self, prefix: str, ttls: Mapping[str, float]) -> bool:
         """Whether a look is under way beside the wait for a prefix. It begins here, unless the end of a lease might be
         told too late then. It is at all leases: one that is due while it is under way would have to wait for its end,
         and so come to be looked at half as often."""
@@ -256,21 +256,31 @@ class HeartbeatLeases(KeyValueBackend):
         with self._lock:
             if any(self._observer.may_end(lease, ttl, now, self._took) for lease, ttl in ttls.items()):
                 return False
-        # The wait may be over sooner, and the next one sees what becomes of it.
-        until = max(deadline, now + self._interval)
-        look = lambda: self._look(ttls, ttls, now, until, beside=True)  # noqa: E731 - it is called on another thread
+        # It is called on another thread.
+        look = lambda: self._look_for_wait(ttls, ttls, now, now + 2 * self._interval, beside=True)  # noqa: E731
         if prefix not in self._looks and (done := self._beside(look)):
+            # The wait may end before it: then the next one sees what becomes of it.
             self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)
         return prefix in self._looks
 
+    def _look_for_wait(
+        self, leases: Collection[str], ttls: Mapping[str, float], began: float, deadline: float, *, beside: bool = False
+    ) -> Set[str]:
+        """Look for a wait. One answer that is late, or lost, is no outage: it is asked for once more."""
+        # Half an interval, and a quick second answer, count as one look that was in time (see `LeaseObserver`). Where
+        # answers take long each needs the time of both, or none would be in time.
+        patience = self._interval / (2 if self._took < self._interval / 4 else 1)
+        # A wait that has no time for both ends with the first.
+        first = began + patience if began + patience + self._interval <= deadline else deadline
+        try:
+            return self._look(leases, ttls, began, first, beside=beside)
+        except RendezvousConnectionError as error:
+            if isinstance(error, RendezvousDeniedError) or (now := self._clock()) >= deadline:
+                raise
+            return self._look(leases, ttls, now, min(deadline, now + self._interval), beside=beside)
+
     def _look(
-        self,
-        leases: Collection[str],
-        ttls: Mapping[str, float],
-        began: float,
-        deadline: float,
-        *,
-        beside: bool = False,
+        self, leases: Collection[str], ttls: Mapping[str, float], began: float, deadline: float, *, beside: bool = False
     ) -> Set[str]:
         heartbeats = self._heartbeats_of(leases, deadline, self._background if beside else self._inner)
         self._took = self._clock() - began
@@ -288,18 +298,12 @@ class HeartbeatLeases(KeyValueBackend):
         return {lease: keys.read(_heartbeat_key(lease), timeout=self._left(deadline)) or _NONE_YET for lease in leases}
 
     def _check_expiry(
-        self,
-        heartbeats: Mapping[str, Entry],
-        ttls: Mapping[str, float],
-        began: float,
-        deadline: float,
-        *,
-        beside: bool = False,
+        self, found: Mapping[str, Entry], ttls: Mapping[str, float], began: float, deadline: float, *, beside: bool
     ) -> Set[str]:
         """Which of these leases live; expires those without a heartbeat for a time to live."""
         now = self._clock()
         with self._lock:
-            living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
+            living = {lease: heartbeat for lease, heartbeat in found.items() if heartbeat.value != _EXPIRED}
             for lease, heartbeat in living.items():
                 self._observer.observe(lease, heartbeat.token, ttls[lease], now, began, beside=beside)
             overdue = [lease for lease in living if self._observer.is_overdue(lease, living[lease].token, now)]
@@ -334,6 +338,8 @@ class _HeartbeatLease(Lease):
         id: Its name.
         holds: The first key that was put on it; empty: none yet.
         version: That key's version; None: it is not known.
+        created: That key's `Entry.order`, by which a key that was lost and is written anew is another; None: it is not
+            known.
         ended: It has ended.
     """
 
@@ -348,6 +354,7 @@ class _HeartbeatLease(Lease):
         self.id = name
         self.holds = ""
         self.version: Token | None = None
+        self.created: int | None = None
         self.ended = False
 
     def use(self) -> bytes:
@@ -359,9 +366,12 @@ class _HeartbeatLease(Lease):
         """Note what became of a put on it."""
         if put.outcome is not PutOutcome.CONFLICT:
             self.holds = self.holds or key
-            self.version = self.version if self.holds != key else put.entry and put.entry.token
-        elif put.entry is None and self.holds == key:
-            # The next heartbeat would be a new one, and the service would seem to have lost nothing.
+            if self.holds == key:
+                self.version = put.entry and put.entry.token
+                self.created = self.created if put.entry is None else put.entry.order
+        elif self.holds == key and not self._is_there(put.entry) and (put.entry is None or self.created is not None):
+            # The next heartbeat would be a new one, and the service would seem to have lost nothing. Where it is not
+            # known that this key was put, there may be what was there before.
             self.end(deadline)
 
     def keep_alive(self, timeout: float) -> bool:
@@ -371,8 +381,10 @@ class _HeartbeatLease(Lease):
             put = self._write(str(self._heartbeat).encode(), deadline)
             is_done = put.outcome is PutOutcome.APPLIED
             # Others write this key only to expire it: anything else there is an earlier heartbeat of this owner
-            # whose reply was lost. The others count from that one, so it says nothing of now.
+            # whose reply was lost. The others count from that one, so it says nothing of now. If it is the first one it
+            # may have been applied after the service has lost everything.
             self.ended = self.ended or not (is_done or _goes_on(put.entry))
+            self._is_verified = self._is_verified and is_done
         if self.holds and not (self._is_verified or self.ended):
             self._verify(deadline)
         return not self.ended
@@ -380,16 +392,12 @@ class _HeartbeatLease(Lease):
     def revoke(self, timeout: float) -> None:
         # What belongs to it counts as absent from then on. It is not deleted by name: such a request may be
         # applied late, when the owner is back and has written the same key on another lease.
-        deadline, is_done = self._clock() + timeout, not self._is_used
-        self.ended = True
-        while not is_done:
-            put = self._write(_EXPIRED, deadline)
-            is_done = put.outcome is PutOutcome.APPLIED or not _goes_on(put.entry)
+        deadline = self._clock() + timeout
+        self.end(deadline)
         if self.version is not None:
             # The lease is over, whatever becomes of this.
             with suppress(RendezvousError):
-                left = time_left(deadline, self._clock())
-                self._inner.put(self.holds, _GONE, expect=self.version, timeout=left)
+                self._inner.put(self.holds, _GONE, expect=self.version, timeout=time_left(deadline, self._clock()))
 
     def _write(self, value: bytes, deadline: float) -> PutResult:
         """Write its key if that holds what this owner knows; afterwards it knows the value of the key."""
@@ -403,16 +411,25 @@ class _HeartbeatLease(Lease):
         return put
 
     def _verify(self, deadline: float) -> None:
-        """Find out, once, whether the service has lost what belongs to it before a heartbeat could be missed."""
+        """Find out whether the service has lost what belongs to it before a heartbeat could be missed."""
         there = self._inner.read(self.holds, timeout=time_left(deadline, self._clock()))
         self._is_verified = True
-        if there is None or _parse_entry(there)[0] != self.id:
+        if not self._is_there(there):
             self.end(deadline)
 
+    def _is_there(self, entry: Entry | None) -> bool:
+        """Whether this is what the lease holds. Where the service has lost that, an earlier write of the owner, which
+        comes late, may stand in its place: on another lease, or created anew. It may pass for what was lost where the
+        service counts from the beginning again."""
+        return entry is not None and self.created in (None, entry.order) and _parse_entry(entry)[0] == self.id
+
     def end(self, deadline: float) -> None:
-        """End it, for all: the service has lost what belongs to it. Something else may have been put on it later."""
-        self.ended = True
-        self._write(_EXPIRED, deadline)
+        """End it, for all that may know of it."""
+        self.ended, is_done = True, not self._is_used
+        while not is_done:
+            put = self._write(_EXPIRED, deadline)
+            # An earlier heartbeat whose reply was lost may stand there.
+            is_done = put.outcome is PutOutcome.APPLIED or not _goes_on(put.entry)
 
 
 def _goes_on(heartbeat: Entry | None) -> bool:
