@@ -677,7 +677,7 @@ try:
         "comes late and hides that the service has lost all since.",
         {4},
         _HeartbeatLease.keep_alive,
-        {"self._is_verified and is_done": "self._is_verified"},
+        {"self._is_verified and self._order in (None, order)": "self._is_verified"},
         **_HEARS_LATE,
         events=(*(FaultEvent(moment, "come") for moment in (0.0, 0.1)), FaultEvent(1.2, "forget")),
         min_nodes=1,

@@ -351,6 +351,7 @@ class _HeartbeatLease(Lease):
         self._token: Token | Expect = ABSENT
         self._is_used = False
         self._is_verified = False
+        self._order: int | None = None
         self.id = name
         self.holds = ""
         self.version: Token | None = None
@@ -381,10 +382,11 @@ class _HeartbeatLease(Lease):
             put = self._write(str(self._heartbeat).encode(), deadline)
             is_done = put.outcome is PutOutcome.APPLIED
             # Others write this key only to expire it: anything else there is an earlier heartbeat of this owner
-            # whose reply was lost. The others count from that one, so it says nothing of now. If it is the first one it
-            # may have been applied after the service has lost everything.
+            # whose reply was lost. The others count from that one, so it says nothing of now.
             self.ended = self.ended or not (is_done or _goes_on(put.entry))
-            self._is_verified = self._is_verified and is_done
+            # What was created anew is the first one, applied after the service has lost everything.
+            order = self._order if put.entry is None else put.entry.order
+            self._is_verified, self._order = self._is_verified and self._order in (None, order), order
         if self.holds and not (self._is_verified or self.ended):
             self._verify(deadline)
         return not self.ended
