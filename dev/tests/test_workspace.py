@@ -133,7 +133,7 @@ def test_the_core_stays_small() -> None:
 def test_the_engine_stays_small() -> None:
     """See `test_the_core_stays_small`. It was to be 5,150; a change that needs more says for what in its commit."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 6867
+    assert sum(map(_lines_of_code, modules)) <= 6866
 
 
 def _lines_of_code(text: str) -> int:

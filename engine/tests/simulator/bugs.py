@@ -676,8 +676,8 @@ try:
         "An owner does not look again whether the service has what belongs to its lease, where its first heartbeat "
         "comes late and hides that the service has lost all since.",
         {4},
-        _HeartbeatLease.keep_alive,
-        {"self._is_verified and self._order in (None, order)": "self._is_verified"},
+        _HeartbeatLease._write,
+        {"self._is_verified and self._order in (None, put.entry.order)": "self._is_verified"},
         **_HEARS_LATE,
         events=(*(FaultEvent(moment, "come") for moment in (0.0, 0.1)), FaultEvent(1.2, "forget")),
         min_nodes=1,

@@ -384,9 +384,6 @@ class _HeartbeatLease(Lease):
             # Others write this key only to expire it: anything else there is an earlier heartbeat of this owner
             # whose reply was lost. The others count from that one, so it says nothing of now.
             self.ended = self.ended or not (is_done or _goes_on(put.entry))
-            # What was created anew is the first one, applied after the service has lost everything.
-            order = self._order if put.entry is None else put.entry.order
-            self._is_verified, self._order = self._is_verified and self._order in (None, order), order
         if self.holds and not (self._is_verified or self.ended):
             self._verify(deadline)
         return not self.ended
@@ -409,7 +406,9 @@ class _HeartbeatLease(Lease):
         if put.outcome is PutOutcome.UNKNOWN:
             raise RendezvousConnectionError("The reply to the write of a heartbeat was lost.")
         if put.entry is not None:
-            self._token = put.entry.token
+            # One that was created anew is the first heartbeat, applied after the service has lost everything.
+            self._is_verified = self._is_verified and self._order in (None, put.entry.order)
+            self._token, self._order = put.entry.token, put.entry.order
         return put
 
     def _verify(self, deadline: float) -> None:
