@@ -21,7 +21,7 @@ class Point(NamedTuple):
         where: Which one.
         value: The figure; None: there is none.
         reason: Why there is none; empty: it was not measured.
-        floor: The figure of the bare clients on the same service, if it was measured.
+        floor: The figure of the bare clients on the same service (see `FLOORS`), if it was measured.
     """
 
     where: str
@@ -75,7 +75,7 @@ def _points(goal: Mapping[str, Any], samples: Samples) -> Iterator[Point]:
                 value = None if reason else _figure(goal, samples, row, measure, nodes)
                 names = (f"{project}/{ROWS[row].backend}" for project in FLOORS)
                 floors = (_figure(goal, samples, name, measure, nodes) for name in names)
-                yield Point(f"{row}, {nodes:,}", value, reason, min(filter(None, floors), default=None))
+                yield Point(f"{row}, {nodes:,}", value, reason, next(filter(None, floors), None))
 
 
 def _figure(goal: Mapping[str, Any], samples: Samples, row: str, measure: str, nodes: int) -> float | None:

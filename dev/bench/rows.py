@@ -9,8 +9,9 @@ from rdzv_conformance.servers import SERVERS
 
 __all__ = ["FLOORS", "ROWS", "Row"]
 
-FLOORS: Final = ("bare", "sockets")
-"""The projects whose rows are no rendezvous: what they take, none can do without."""
+FLOORS: Final = ("sockets", "calls", "bare")
+"""The projects whose rows are no rendezvous: what they take, none can do without. The first that has a row on a service
+is the floor there: the same calls, before the fewest."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ _FLOOR: Final = (
     *(Row("bare", "bare", backend, elastic=False, gathers=True) for backend in ("sqlite", "c10d", *SERVERS)),
     # What etcd3gw takes for its requests is more than rdzv does for all: it is no floor.
     Row("sockets", "sockets", "etcd-v3", elastic=False, gathers=True),
+    # The fewest calls that a rendezvous can do with on c10d are others than rdzv makes.
+    Row("calls", "calls", "c10d", elastic=False, gathers=True),
 )
 
 # Neighbours are those that are compared: in one repetition they run one after the other.

@@ -97,6 +97,20 @@ class TestWatching:
         assert isinstance(loop.effect, Put)
         assert loop.effect.key == LEADER_KEY
 
+    def test_a_leader_that_came_and_went_unseen_is_no_obstacle(self, harness: Harness) -> None:
+        node = harness.registered()
+        loop = harness.stepper(watch.watch_loop(node))
+        assert isinstance(loop.effect, Wait)
+        # The answer to a claim that another coroutine has made.
+        node.apply_leader(LeaderRecord("b", 0, 2, 4))
+        loop.send(loop.effect.since)
+        assert node.run.leader is None
+        while isinstance(loop.effect, Wait):
+            harness.now = loop.effect.deadline
+            loop.send(loop.effect.since)
+        assert isinstance(loop.effect, Put)
+        assert loop.effect.key == LEADER_KEY
+
     @pytest.mark.parametrize("error", [AWAY, RendezvousStateError("corrupt")])
     def test_what_has_failed_is_read_again_after_a_pause(self, harness: Harness, error: RendezvousError) -> None:
         node = harness.node()

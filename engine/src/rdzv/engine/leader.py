@@ -81,7 +81,7 @@ def _claim(node: Node, seen: DecodedSnapshot, deadline: float) -> Coroutine[None
         # The key is gone. The watch of a node that was cut off may not say so before it is made again.
         applied, versioned = yield replace(claim, previous=None)
     there = read_record(LeaderRecord, versioned)
-    # What the watch has brought meanwhile may be newer than an answer that names another; it brings whatever comes.
+    # What the watch has brought meanwhile may be newer than an answer that names another.
     is_latest = applied or node.run.snapshot is seen
     if there is not None and is_latest and (events := node.apply_leader(there)):
         yield Emit(tuple(events))

@@ -8,7 +8,7 @@ from .client import DecodedSnapshot
 from .effects import Coroutine, Emit, ReadAll, Wait, WaitForChange
 from .failures import WATCH
 from .node import Node
-from .records import CONTROL
+from .records import CONTROL, LEADER_KEY
 from .register import page_in
 from .supervisor import supervised
 
@@ -29,6 +29,9 @@ def watch_loop(node: Node) -> Coroutine[None]:
         # One without news may be older than what this node has read or written meanwhile.
         if snapshot is not seen or node.run.lacks_page():
             yield from _apply(node, snapshot)
+        elif snapshot.get(LEADER_KEY) is None:
+            # One that an answer has named may have come and gone between two looks of the watch.
+            node.apply_leader(None)
         yield from drain.go(node)
         yield from leader.elect(node, node.background_deadline())
 
