@@ -1,0 +1,99 @@
+"""A node without a rendezvous that makes the calls of a node of rdzv on c10d: the floor of what torch's client takes.
+
+It writes as much as a node of rdzv, in the same calls: it counts itself, writes its record of each round under a
+condition and appends it to the log of records, reads who watches and rings, waits for the world, and reads a large
+world's page. The nodes of a process share one wait, as rdzv's do. The first node reads the log, and writes the world.
+Nothing is made sure of, and nothing times out.
+"""
+
+import threading
+import time
+from datetime import timedelta
+from typing import Any, Final
+
+from . import Node, NodeSpec
+from .counting import count_store_calls
+
+__all__ = ["load", "make"]
+
+_PAUSE: Final = 0.01
+"""Seconds between two looks of the first node at the records."""
+_NOTHING: Final = "nothing"
+"""A value that no key has: with it a key is read by one call."""
+_RECORD: Final = "r" * 380
+_WORLD: Final = "x" * 650
+_PAGE: Final = "x" * 2000
+"""About what rdzv writes."""
+_LARGE: Final = 64
+"""Nodes up to which the world has no page of its own."""
+
+_heard: dict[str, threading.Event] = {}
+"""By key, whether this process has heard that it is there."""
+_hearing: Final = threading.Lock()
+
+
+def load(backend: str) -> None:
+    """Import torch's stores, and count their calls."""
+    assert backend == "c10d"
+    from torch.distributed import Store
+
+    count_store_calls(Store)
+
+
+def make(spec: NodeSpec) -> Node:
+    """Make a node; it connects at once."""
+    return _Node(spec)
+
+
+class _Node:
+    pause = 0.1
+
+    def __init__(self, spec: NodeSpec) -> None:
+        from torch.distributed import TCPStore
+
+        host, port = spec.endpoint.split(":")
+        self._store = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=spec.limit))
+        self._spec = spec
+        self._round = 0
+        self._record = ""
+
+    def join(self) -> int:
+        self._round += 1
+        run, nodes = self._spec.run_id, self._spec.min_nodes
+        log, bell, world, page = (f"{run}/{kind}/{self._round}" for kind in ("log", "bell", "world", "page"))
+        if self._round == 1:
+            self._store.add(f"{run}/count", 1)
+        before, self._record = self._record, f"{_RECORD}{self._round}"
+        self._store.compare_set(f"{run}/record/{self._spec.number}", before, self._record)
+        self._store.append(log, f"={self._record}")
+        self._store.compare_set(f"{run}/watchers", _NOTHING, _NOTHING)
+        if self._round > 1:
+            self._store.multi_set([bell], ["1"])
+        if self._spec.number == 0:
+            while self._store.compare_set(log, _NOTHING, _NOTHING).count(b"=") < nodes:
+                time.sleep(_PAUSE)
+            if nodes > _LARGE:
+                self._store.compare_set(page, "", _PAGE)
+            self._store.compare_set(world, "", _WORLD)
+        self._await(world)
+        if nodes > _LARGE and self._round == 1:
+            self._store.compare_set(page, _NOTHING, _NOTHING)
+        return nodes
+
+    def waiting(self) -> bool:
+        return False
+
+    def store(self) -> Any:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Nothing: the process ends."""
+
+    def _await(self, key: str) -> None:
+        """Wait until a key is there, as one of this process's nodes at a time does for all of them."""
+        with _hearing:
+            is_first, heard = key not in _heard, _heard.setdefault(key, threading.Event())
+        if is_first:
+            self._store.get(key)
+            heard.set()
+        heard.wait()
