@@ -230,9 +230,7 @@ class HeartbeatLeases(KeyValueBackend):
         return Snapshot(living, parsed)
 
     def _alive_entry(self, key: str, entry: Entry | None, deadline: float) -> Entry | None:
-        if entry is None:
-            return None
-        return self._alive_entries(parse(Snapshot({key: entry})), deadline).entries.get(key)
+        return entry and self._alive_entries(parse(Snapshot({key: entry})), deadline).entries.get(key)
 
     def _alive(self, ttls: Mapping[str, float], deadline: float, looks: Looks, waits: str | None) -> Set[str]:
         """Which of these leases live. If a wait for a prefix goes on from that, it looks beside it where it can."""
