@@ -99,11 +99,14 @@ def test_everything_is_measured_on_a_service(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_nodes_that_share_nothing_have_connections_of_their_own(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    rows = ("rdzv/c10d", "rdzv/c10d-alone")
+    rows = ("rdzv/c10d", "rdzv/c10d-alone", "calls/c10d")
     # In eight processes, so that there is something to share.
     bench(tmp_path, "--quick", "--rows", *rows, "--sizes", "24", "--only", "gather")
-    shared, alone = (figures(tmp_path)[row, "connect-kb", 24][0][0] for row in rows)
+    found = figures(tmp_path)
+    shared, alone = (found[row, "connect-kb", 24][0][0] for row in rows[:2])
     assert alone > 1.5 * shared
+    ours, floor = (found[row, "calls", 24][0][0] for row in ("rdzv/c10d", "calls/c10d"))
+    assert 0.75 * ours < floor <= ours, "no floor of what rdzv calls now"
 
 
 def test_row_that_cannot_run_says_why(tmp_path: Path) -> None:
