@@ -60,7 +60,7 @@ class _Node:
     def join(self) -> int:
         self._round += 1
         run, nodes = self._spec.run_id, self._spec.min_nodes
-        log, bell, world, page = (f"{run}/{kind}/{self._round}" for kind in ("log", "bell", "world", "page"))
+        log, wakeup, world, page = (f"{run}/{kind}/{self._round}" for kind in ("log", "wakeup", "world", "page"))
         if self._round == 1:
             self._store.add(f"{run}/count", 1)
         before, self._record = self._record, f"{_RECORD}{self._round}"
@@ -68,7 +68,7 @@ class _Node:
         self._store.append(log, f"={self._record}")
         self._store.compare_set(f"{run}/watchers", _NOTHING, _NOTHING)
         if self._round > 1:
-            self._store.multi_set([bell], ["1"])
+            self._store.multi_set([wakeup], ["1"])
         if self._spec.number == 0:
             while self._store.compare_set(log, _NOTHING, _NOTHING).count(b"=") < nodes:
                 time.sleep(_PAUSE)
