@@ -6,6 +6,7 @@ world's page. The nodes of a process share one wait, as rdzv's do. The first nod
 Nothing is made sure of, and nothing times out.
 """
 
+import importlib
 import threading
 import time
 from datetime import timedelta
@@ -16,6 +17,7 @@ from .counting import count_store_calls
 
 __all__ = ["load", "make"]
 
+_MODULE: Final = "torch.distributed"
 _PAUSE: Final = 0.01
 """Seconds between two looks of the first node at the records."""
 _NOTHING: Final = "nothing"
@@ -35,9 +37,7 @@ _hearing: Final = threading.Lock()
 def load(backend: str) -> None:
     """Import torch's stores, and count their calls."""
     assert backend == "c10d"
-    from torch.distributed import Store
-
-    count_store_calls(Store)
+    count_store_calls(importlib.import_module(_MODULE).Store)
 
 
 def make(spec: NodeSpec) -> Node:
@@ -49,10 +49,9 @@ class _Node:
     pause = 0.1
 
     def __init__(self, spec: NodeSpec) -> None:
-        from torch.distributed import TCPStore
-
         host, port = spec.endpoint.split(":")
-        self._store = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=spec.limit))
+        made = importlib.import_module(_MODULE).TCPStore
+        self._store = made(host, int(port), is_master=False, timeout=timedelta(seconds=spec.limit))
         self._spec = spec
         self._round = 0
         self._record = ""

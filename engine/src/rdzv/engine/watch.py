@@ -29,7 +29,7 @@ def watch_loop(node: Node) -> Coroutine[None]:
         # One without news may be older than what this node has read or written meanwhile.
         if snapshot is not seen or node.run.lacks_page():
             yield from _apply(node, snapshot)
-        elif snapshot.get(LEADER_KEY) is None:
+        elif seen is not None and seen.get(LEADER_KEY) is None:
             # One that an answer has named may have come and gone between two looks of the watch.
             node.apply_leader(None)
         yield from drain.go(node)
