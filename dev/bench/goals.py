@@ -21,7 +21,7 @@ class Point(NamedTuple):
         where: Which one.
         value: The figure; None: there is none.
         reason: Why there is none; empty: it was not measured.
-        floor: The figure of the bare clients on the same service (see `FLOORS`), if it was measured.
+        floor: The figure of the floor on the same service, if one was measured.
     """
 
     where: str
@@ -60,7 +60,7 @@ def _judge(goal: Mapping[str, Any], samples: Samples) -> tuple[str, str]:
     worst, at = max(measured, key=lambda one: one[0], default=(0.0, points[0]))
     value = failed[0] if failed else f"{number(worst)} {goal['unit']} ({at.where})"
     if missed:
-        floor = "" if failed or at.floor is None else f"; bare client {number(at.floor)}"
+        floor = "" if failed or at.floor is None else f"; floor {number(at.floor)}"
         return value + (f"; {missed} of {len(points)} miss it" if len(points) > 1 else ""), f"missed{floor}"
     unknown = len(points) - len(measured)
     return value, f"{unknown} of {len(points)} not measured" if unknown else "met"
@@ -73,7 +73,9 @@ def _points(goal: Mapping[str, Any], samples: Samples) -> Iterator[Point]:
                 reason = samples.reason(row, measure, nodes)
                 # What failed once has failed.
                 value = None if reason else _figure(goal, samples, row, measure, nodes)
-                names = (f"{project}/{ROWS[row].backend}" for project in FLOORS)
+                # The same calls are no floor of calls.
+                projects = ("bare",) if measure.endswith(("calls", "kb")) else FLOORS
+                names = (f"{project}/{ROWS[row].backend}" for project in projects)
                 floors = (_figure(goal, samples, name, measure, nodes) for name in names)
                 yield Point(f"{row}, {nodes:,}", value, reason, next(filter(None, floors), None))
 

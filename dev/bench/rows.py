@@ -10,8 +10,8 @@ from rdzv_conformance.servers import SERVERS
 __all__ = ["FLOORS", "ROWS", "Row"]
 
 FLOORS: Final = ("sockets", "calls", "bare")
-"""The projects whose rows are no rendezvous: what they take, none can do without. The first that has a row on a service
-is the floor there: the same calls, before the fewest."""
+"""The projects whose rows are no rendezvous, and whose figures are floors. Of those on a service the first counts: the one
+whose calls are most like rdzv's."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ _FLOOR: Final = (
     *(Row("bare", "bare", backend, elastic=False, gathers=True) for backend in ("sqlite", "c10d", *SERVERS)),
     # What etcd3gw takes for its requests is more than rdzv does for all: it is no floor.
     Row("sockets", "sockets", "etcd-v3", elastic=False, gathers=True),
-    # The fewest calls that a rendezvous can do with on c10d are others than rdzv makes.
+    # The calls of a bare client on c10d are others than rdzv's.
     Row("calls", "calls", "c10d", elastic=False, gathers=True),
 )
 

@@ -106,7 +106,7 @@ def test_nodes_that_share_nothing_have_connections_of_their_own(tmp_path: Path) 
     shared, alone = (found[row, "connect-kb", 24][0][0] for row in rows[:2])
     assert alone > 1.5 * shared
     ours, floor = (found[row, "calls", 24][0][0] for row in ("rdzv/c10d", "calls/c10d"))
-    assert 0.75 * ours < floor <= ours, "no floor of what rdzv calls now"
+    assert 0.65 * ours < floor <= ours, "calls/c10d does not make rdzv's calls any more"
 
 
 def test_row_that_cannot_run_says_why(tmp_path: Path) -> None:
@@ -175,14 +175,14 @@ def test_goals_say_where_they_were_missed(module: Callable[[str], Any]) -> None:
 
     assert says("c10d: 2 to 1,024") == [
         "1.25 times as long (rdzv/c10d, 2); 1 of 7 miss it",
-        "missed; bare client 0.300",
+        "missed; floor 0.300",
     ]
     assert says("etcd v3: 1,024 nodes gather") == ["1.25 s (rdzv/etcd-v3, 1,024)", "met"]
     assert says("etcd v3: their round two") == ["1.50 s (rdzv/etcd-v3, 1,024)", "missed"]
     assert says("every backend") == ["> 120 s (rdzv/sqlite, 1,024); 1 of 14 miss it", "missed"]
     assert says("calls per node, round one") == ["5.00 calls (rdzv/sqlite, 8)", "23 of 24 not measured"]
     assert says("KB per node that shares") == ["4.40 KB (rdzv/c10d-alone, 1,024)", "58 of 60 not measured"]
-    assert says("client CPU")[1] == "missed; bare client 0.750"
+    assert says("client CPU")[1] == "missed; floor 0.750"
     assert says("nvidia/c10d") == ["0.200 (0.100 to 0.300)", "not measured"]
     # Neither a goal of which nothing was measured, nor one of another command.
     assert not [cells for cells in lines if cells[0].startswith(("c10d: their round two", "10,000 real nodes"))]

@@ -101,8 +101,12 @@ class TestWatching:
         node = harness.registered()
         loop = harness.stepper(watch.watch_loop(node))
         assert isinstance(loop.effect, Wait)
-        # The answer to a claim that another coroutine has made.
+        # The answer to a claim that another coroutine has made, which is younger than this wait.
         node.apply_leader(LeaderRecord("b", 0, 2, 4))
+        loop.send(loop.effect.since)
+        assert node.run.leader == LeaderRecord("b", 0, 2, 4)
+        assert isinstance(loop.effect, Wait)
+        assert loop.effect.deadline == harness.now + NO_LEADER_TIMEOUT
         loop.send(loop.effect.since)
         assert node.run.leader is None
         while isinstance(loop.effect, Wait):
