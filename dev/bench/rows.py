@@ -10,8 +10,8 @@ from rdzv_conformance.servers import SERVERS
 __all__ = ["FLOORS", "ROWS", "Row"]
 
 FLOORS: Final = ("sockets", "calls", "bare")
-"""The projects whose rows are no rendezvous, and whose figures are floors. Of those on a service the first counts: the one
-whose calls are most like rdzv's."""
+"""The projects whose rows are no rendezvous, and whose figures are floors. Of those on a service the first counts: the
+one whose calls are most like rdzv's."""
 
 
 @dataclass(frozen=True)
