@@ -20,7 +20,7 @@ def watch_loop(node: Node) -> Coroutine[None]:
     """Keep the node's snapshot of ``control`` fresh, until it stops."""
 
     def turn() -> Coroutine[None]:
-        seen, told = node.run.snapshot, node.run.leader
+        seen, known = node.run.snapshot, node.run.leader
         if seen is None or node.failures.count(WATCH):
             # What has failed is looked at again at once: a wait may be a long one.
             snapshot = yield ReadAll(CONTROL, node.background_deadline(), seen)
@@ -29,7 +29,7 @@ def watch_loop(node: Node) -> Coroutine[None]:
         # One without news may be older than what this node has read or written meanwhile.
         if snapshot is not seen or node.run.lacks_page():
             yield from _apply(node, snapshot)
-        elif seen is not None and seen.get(LEADER_KEY) is None and node.run.leader is told:
+        elif seen is not None and seen.get(LEADER_KEY) is None and node.run.leader is known:
             # An answer has named it, before this wait: it may have come and gone between two looks of the watch.
             node.apply_leader(None)
         yield from drain.go(node)
