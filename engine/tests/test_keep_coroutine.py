@@ -115,6 +115,16 @@ class TestWatching:
         assert isinstance(loop.effect, Put)
         assert loop.effect.key == LEADER_KEY
 
+    def test_a_leader_that_it_shows_is_not_forgotten_without_news(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.put(LEADER_KEY, LeaderRecord("b", 0, 2, 4).encode())
+        harness.show(node)
+        loop = harness.stepper(watch.watch_loop(node))
+        for _ in range(3):
+            assert isinstance(loop.effect, Wait)
+            assert node.run.leader == LeaderRecord("b", 0, 2, 4)
+            loop.send(loop.effect.since)
+
     @pytest.mark.parametrize("error", [AWAY, RendezvousStateError("corrupt")])
     def test_what_has_failed_is_read_again_after_a_pause(self, harness: Harness, error: RendezvousError) -> None:
         node = harness.node()

@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from .records import LEADER_KEY
 from .registration import NodeState, Registration
 from .run_view import RunView
 
@@ -79,10 +78,9 @@ class Candidacy:
     def sees_no_leader(self) -> bool:
         """Whether the service shows no leader of the run that the node is in or waits for, nor the node itself, if it
         believes to lead."""
-        snapshot, leader = self.run.snapshot, self.run.leader
-        unseen = snapshot is None or snapshot.get(LEADER_KEY) is None
+        leader = self.run.leader
         # Its own claim outlives its lead: it has resigned, and the service did not hear of it.
-        unseen = unseen or leader is None or (leader.node == self.node and not self.term)
+        unseen = self.run.shows_no_leader() or leader is None or (leader.node == self.node and not self.term)
         return unseen and self.registration.record is not None and not self.run.is_over(self.attempt)
 
     def begin_term(self) -> int:

@@ -6,7 +6,7 @@ from enum import Enum
 
 from .client import DecodedSnapshot, VersionedValue
 from .notices import NONE, Notices
-from .records import Closed, LeaderRecord, Page, RunStatus, State, decode_state
+from .records import LEADER_KEY, Closed, LeaderRecord, Page, RunStatus, State, decode_state
 
 
 class Presence(Enum):
@@ -45,6 +45,10 @@ class RunView:
     status: RunStatus | None = None
     leader: LeaderRecord | None = None
     notices: Notices = NONE
+
+    def shows_no_leader(self) -> bool:
+        """Whether the snapshot has no leader; before the first one, none is known."""
+        return self.snapshot is None or self.snapshot.get(LEADER_KEY) is None
 
     def running(self) -> State | None:
         """The state while a round is running; else None."""

@@ -8,7 +8,7 @@ from .client import DecodedSnapshot
 from .effects import Coroutine, Emit, ReadAll, Wait, WaitForChange
 from .failures import WATCH
 from .node import Node
-from .records import CONTROL, LEADER_KEY
+from .records import CONTROL
 from .register import page_in
 from .supervisor import supervised
 
@@ -29,7 +29,7 @@ def watch_loop(node: Node) -> Coroutine[None]:
         # One without news may be older than what this node has read or written meanwhile.
         if snapshot is not seen or node.run.lacks_page():
             yield from _apply(node, snapshot)
-        elif seen is not None and seen.get(LEADER_KEY) is None and node.run.leader is known:
+        elif node.run.leader is known and node.run.shows_no_leader():
             # An answer has named it, before this wait: it may have come and gone between two looks of the watch.
             node.apply_leader(None)
         yield from drain.go(node)
