@@ -27,6 +27,7 @@ from rdzv.engine.run_view import Presence
 from .coroutines import INTERVAL, TTL, Harness, Stepper
 
 ENOUGH = Closed("b", "enough", done=False)
+LEADER = LeaderRecord("b", 0, 2, 4)
 AWAY = RendezvousConnectionError("away")
 
 
@@ -97,17 +98,27 @@ class TestWatching:
         assert isinstance(loop.effect, Put)
         assert loop.effect.key == LEADER_KEY
 
-    def test_a_leader_that_came_and_went_unseen_is_no_obstacle(self, harness: Harness) -> None:
+    @pytest.fixture
+    def named(self, harness: Harness) -> tuple[Node, Stepper[None]]:
+        """A node whom the answer to a claim has named a leader that its watch does not show, in its second wait."""
         node = harness.registered()
         loop = harness.stepper(watch.watch_loop(node))
         assert isinstance(loop.effect, Wait)
-        # The answer to a claim that another coroutine has made, which is younger than this wait.
-        node.apply_leader(LeaderRecord("b", 0, 2, 4))
+        # Another coroutine has made the claim, and the answer is younger than this wait.
+        node.apply_leader(LEADER)
         loop.send(loop.effect.since)
-        assert node.run.leader == LeaderRecord("b", 0, 2, 4)
         assert isinstance(loop.effect, Wait)
         assert loop.effect.deadline == harness.now + NO_LEADER_TIMEOUT
-        loop.send(loop.effect.since)
+        return node, loop
+
+    def test_a_leader_that_came_and_went_unseen_is_no_obstacle(
+        self, harness: Harness, named: tuple[Node, Stepper[None]]
+    ) -> None:
+        node, loop = named
+        look = loop.send(node.run.snapshot)
+        assert look == ReadAll(CONTROL, node.background_deadline(), node.run.snapshot)
+        assert node.run.leader == LEADER
+        loop.go()
         assert node.run.leader is None
         while isinstance(loop.effect, Wait):
             harness.now = loop.effect.deadline
@@ -115,14 +126,30 @@ class TestWatching:
         assert isinstance(loop.effect, Put)
         assert loop.effect.key == LEADER_KEY
 
-    def test_a_leader_that_it_shows_is_not_forgotten_without_news(self, harness: Harness) -> None:
+    def test_one_that_the_watch_is_late_to_show_is_read_once(
+        self, harness: Harness, named: tuple[Node, Stepper[None]]
+    ) -> None:
+        node, loop = named
+        before = node.run.snapshot
+        harness.put(LEADER_KEY, LEADER.encode())
+        assert isinstance(loop.send(before), ReadAll)
+        loop.go()
+        for _ in range(3):
+            wait = loop.effect
+            assert isinstance(wait, Wait)
+            assert wait.since is not before
+            assert wait.deadline == harness.now + watch.WATCH_TIMEOUT
+            assert node.run.leader == LEADER
+            loop.send(wait.since)
+
+    def test_a_leader_that_it_shows_is_not_looked_for_without_news(self, harness: Harness) -> None:
         node = harness.registered()
-        harness.put(LEADER_KEY, LeaderRecord("b", 0, 2, 4).encode())
+        harness.put(LEADER_KEY, LEADER.encode())
         harness.show(node)
         loop = harness.stepper(watch.watch_loop(node))
         for _ in range(3):
             assert isinstance(loop.effect, Wait)
-            assert node.run.leader == LeaderRecord("b", 0, 2, 4)
+            assert node.run.leader == LEADER
             loop.send(loop.effect.since)
 
     @pytest.mark.parametrize("error", [AWAY, RendezvousStateError("corrupt")])

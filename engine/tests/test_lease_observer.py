@@ -210,13 +210,6 @@ def test_a_heartbeat_that_came_while_an_older_answer_was_awaited_ends_nothing() 
     assert observer.is_overdue("a", 5, late)
 
 
-@pytest.mark.parametrize(("interval", "may_end"), [(SCAN - 0.01, True), (SCAN, False)])
-def test_of_many_looks_in_a_short_time_none_may_be_late(interval: float, may_end: bool) -> None:
-    observer = OneLease(FEW, interval)
-    observer.read(1)
-    assert observer.may_end("a", TTL, observer.now) is may_end
-
-
 def test_what_a_look_takes_is_as_good_as_gone() -> None:
     observer = OneLease(FEW)
     observer.read(1)

@@ -934,14 +934,12 @@ while leads() and not node.stopped:
         level="heartbeats",
         crowd=True,
     ),
-    "look-without-end": Bug(
+    "look-without-end": _bug(
         "A look has as long as its wait, so that a node whose answer is lost does not look again meanwhile.",
-        frozenset({0}),
-        (
-            Change(HeartbeatLeases._looks_beside, {"2 * self._interval": "30.0"}),
-            Change(HeartbeatLeases._look_for_wait, {"2 if self._took < self._interval / 4 else 1": "0.01"}),
-        ),
-        conditions={"level": "heartbeats"},
+        {0},
+        HeartbeatLeases._look_twice,
+        {"late + self._interval": "late + 30.0"},
+        level="heartbeats",
         says="that has to end in time",
     ),
     "drowsy-observer": _bug(

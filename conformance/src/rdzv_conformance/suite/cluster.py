@@ -28,6 +28,9 @@ _LOSS: Final = 30.0
 _MOVED: Final = 5.0
 """Seconds within which a wait has found another member, once a call of the same client has."""
 _TURNS: Final = 60
+_SLOW: Final = 0.4
+"""Seconds until an answer comes from an endpoint that is slow."""
+_SLOW_PUTS: Final = 5
 
 _SHORT: Final = 1.0
 _LEASES: Final = 20
@@ -100,6 +103,22 @@ class ClusterConformance(ServerConformance):
         client = harness.client(",".join(dead))
         error = refusal(lambda: client.read(KEY, timeout=CALL), RendezvousConnectionError)
         assert all(one in str(error) for one in dead), f"of {dead} the error does not name each: {error}"
+
+    @requires(Capability.MULTI_ENDPOINT)
+    def test_calls_with_too_little_time_take_nothing_from_the_others(self, harness: ServerHarness) -> None:
+        """Each endpoint is slow, and healthy: calls that ask each of them for too short a time fail, and no other does."""
+        proxies = [harness.proxy() for _ in range(3)]
+        client = harness.client(",".join(proxy.endpoint for proxy in proxies))
+        client.put(KEY, b"before", expect=ANY, timeout=CALL)
+        for proxy in proxies:
+            proxy.slow(_SLOW)
+        keys = [f"{ROOT}/slow-{number}" for number in range(_SLOW_PUTS)]
+        puts = lambda: [client.put(key, b"x", expect=ABSENT, timeout=CALL).outcome for key in keys]  # noqa: E731
+        with in_background(puts) as patient:
+            while not patient.done():
+                refusal(lambda: client.read(KEY, timeout=_SLOW / 2), RendezvousConnectionError)
+            outcomes = result_of(patient, "put", CALL)
+        assert outcomes == [PutOutcome.APPLIED] * _SLOW_PUTS, f"calls that were given up took others along: {outcomes}"
 
     @requires(Capability.MULTI_ENDPOINT)
     @requires(Capability.LEASE)

@@ -38,6 +38,8 @@ _LEASE: Final = re.compile(rb"(\w+/\w+) (\d{1,9}\.\d{3})|")
 _MANY: Final = 3
 """From so many leases on, one read of all heartbeats is cheaper than one read for each."""
 
+_SOON: Final = 0.01
+"""Seconds after which a wait asks for the first time what became of the look beside it that may end a lease."""
 _ENDING: Final = 1.0
 """Seconds within which the calls of a backend end that is closed."""
 
@@ -63,11 +65,13 @@ class _LookBeside:
 
     Attributes:
         done: Its end, or its error.
-        next_at: The moment at which the next one is due.
+        began: The moment.
+        may_end: Whether a lease may end by it, or before the next one.
     """
 
     done: Future[object]
-    next_at: float
+    began: float
+    may_end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class HeartbeatLeases(KeyValueBackend):
             observers: How many clients observe the same leases as this one, about. The more, the less often each looks;
                 all together so often that a death is known within a second of the time to live.
             rng: Where the moments of these looks come from.
-            beside: Begins a look beside a wait; None: it cannot now, and the wait looks itself.
+            beside: Begins a look beside a wait, which has two intervals; None: it cannot now, and the wait looks itself.
         """
         self._inner = inner
         self._background = inner.background()
@@ -133,7 +137,7 @@ class HeartbeatLeases(KeyValueBackend):
         self._looks: dict[str, _LookBeside] = {}
         """By prefix, the look beside the wait for it, until the wait has seen its end."""
         self._took = 0.0
-        """Seconds that the last look took."""
+        """Seconds that the last look beside a wait took."""
 
     @property
     def name(self) -> str:
@@ -243,45 +247,40 @@ class HeartbeatLeases(KeyValueBackend):
             asked = [lease for lease in known if looks is Looks.ALL or due.get(lease, math.inf) <= now]
         if not asked or (waits is not None and self._looks_beside(waits, known)):
             return known.keys()
-        look = self._look if waits is None else self._look_for_wait
-        return known.keys() - asked | look(asked, known, now, deadline)
+        until = deadline if waits is None else min(deadline, now + self._interval)
+        return known.keys() - asked | self._look(asked, known, now, until)
 
     def _looks_beside(self, prefix: str, ttls: Mapping[str, float]) -> bool:
-        """Whether a look is under way beside the wait for a prefix. It begins here, unless the end of a lease might be
-        told too late then. It is at all leases: one that is due while it is under way would have to wait for its end,
-        and so come to be looked at half as often."""
+        """Whether a look is under way beside the wait for a prefix. It begins here, at all leases: one that is due while
+        it is under way would have to wait for its end, and so come to be looked at half as often."""
         now = self._clock()
         with self._lock:
-            if any(self._observer.may_end(lease, ttl, now, self._took) for lease, ttl in ttls.items()):
-                return False
+            may_end = any(self._observer.may_end(lease, ttl, now, self._took) for lease, ttl in ttls.items())
         # It is called on another thread.
-        look = lambda: self._look_for_wait(ttls, ttls, now, now + 2 * self._interval, beside=True)  # noqa: E731
-        if prefix not in self._looks and (done := self._beside(look)):
+        if prefix not in self._looks and (done := self._beside(lambda: self._look_twice(ttls))):
             # The wait may end before it: then the next one sees what becomes of it.
-            self._looks[prefix] = _LookBeside(done, now + self._observer.scan_interval)
+            self._looks[prefix] = _LookBeside(done, now, may_end)
         return prefix in self._looks
 
-    def _look_for_wait(
-        self, leases: Collection[str], ttls: Mapping[str, float], began: float, deadline: float, *, beside: bool = False
-    ) -> Set[str]:
-        """Look for a wait. One answer that is late, or lost, is no outage: it is asked for once more."""
-        # Half an interval, and a quick second answer, count as one look that was in time (see `LeaseObserver`). Where
-        # answers take long each needs the time of both, or none would be in time.
-        patience = self._interval / (2 if self._took < self._interval / 4 else 1)
-        # A wait that has no time for both ends with the first.
-        first = began + patience if began + patience + self._interval <= deadline else deadline
+    def _look_twice(self, ttls: Mapping[str, float]) -> Set[str]:
+        """Look beside a wait. One answer that is late, or lost, is no outage: it is asked for once more."""
+        began = self._clock()
+        # Both together must count as one look that was in time (see `LeaseObserver`): the first has eight times what
+        # the last look took, which several endpoints share. Where that is too much each has the time of both.
+        late = began + min(self._interval, max(self._interval / 4, 8 * self._took))
         try:
-            return self._look(leases, ttls, began, first, beside=beside)
+            return self._look(ttls, ttls, began, late, beside=True)
         except RendezvousConnectionError as error:
-            if isinstance(error, RendezvousDeniedError) or (now := self._clock()) >= deadline:
+            if isinstance(error, RendezvousDeniedError):
                 raise
-            return self._look(leases, ttls, now, min(deadline, now + self._interval), beside=beside)
+            return self._look(ttls, ttls, self._clock(), late + self._interval, beside=True)
+        finally:
+            self._took = self._clock() - began
 
     def _look(
         self, leases: Collection[str], ttls: Mapping[str, float], began: float, deadline: float, *, beside: bool = False
     ) -> Set[str]:
         heartbeats = self._heartbeats_of(leases, deadline, self._background if beside else self._inner)
-        self._took = self._clock() - began
         living = self._check_expiry(heartbeats, ttls, began, deadline, beside=beside)
         with self._lock:
             for lease in leases:
@@ -311,10 +310,11 @@ class HeartbeatLeases(KeyValueBackend):
         """Seconds after which a look at these leases may tell something, or the one beside the wait has."""
         if not parsed.ttls:
             return math.inf
-        now = self._clock()
-        if (look := self._looks.get(prefix)) is not None and now < look.next_at:
-            # No lease ends by it before the next one is due. A shorter wait might get no answer where that takes long.
-            return look.next_at - now
+        now, scan = self._clock(), self._observer.scan_interval
+        if (look := self._looks.get(prefix)) is not None and (look.may_end or now < look.began + scan):
+            # A wait does not hear of its end. As long again as it took is soon enough for one that may end a lease; a
+            # shorter wait might get no answer where that takes long.
+            return min(max(_SOON, now - look.began), scan) if look.may_end else look.began + scan - now
         with self._lock:
             return self._observer.rest(parsed.ttls, now)
 

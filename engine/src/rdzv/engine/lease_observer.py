@@ -195,14 +195,13 @@ class LeaseObserver:
 
     def may_end(self, name: str, ttl: float, now: float, took: float = 0.0) -> bool:
         """Whether a lease that was seen may end before a look that begins now, and is late, has told that it lives: it
-        has at most `_SCAN` seconds left of its `ttl`, and those that the look before `took`; or a late look is one too
-        few (see `_is_unknown`). Of many observers one that reads the same heartbeat again may find that another was the
-        first to end it."""
+        has at most `_SCAN` seconds left of its `ttl`, and those that the look before `took`. Of many observers one that
+        reads the same heartbeat again may find that another was the first to end it."""
         lease = self._leases[name]
         if lease.state is LeaseState.SILENT and self._mean_pause():
             return True
         left = ttl if self._is_unknown(lease, now) else lease.until - now
-        return left <= _SCAN + took or self._interval < _SCAN
+        return left <= _SCAN + took
 
     def next_looks(self, names: Iterable[str]) -> dict[str, float]:
         """The moments from which on leases that were seen, and have not ended, are worth reading."""

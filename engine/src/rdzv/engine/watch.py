@@ -26,12 +26,12 @@ def watch_loop(node: Node) -> Coroutine[None]:
             snapshot = yield ReadAll(CONTROL, node.background_deadline(), seen)
         else:
             snapshot = yield Wait(CONTROL, seen, _watch_until(node))
+            if snapshot is seen and known is not None and node.run.leader is known and node.run.shows_no_leader():
+                # An answer has named it, before this wait: it may have come and gone between two looks of the watch.
+                snapshot = yield ReadAll(CONTROL, node.background_deadline(), seen)
         # One without news may be older than what this node has read or written meanwhile.
         if snapshot is not seen or node.run.lacks_page():
             yield from _apply(node, snapshot)
-        elif node.run.leader is known and node.run.shows_no_leader():
-            # An answer has named it, before this wait: it may have come and gone between two looks of the watch.
-            node.apply_leader(None)
         yield from drain.go(node)
         yield from leader.elect(node, node.background_deadline())
 

@@ -5,6 +5,7 @@ one attempt at each member at most; trying again later is rdzv's affair.
 """
 
 import contextlib
+import math
 import ssl
 import threading
 import time
@@ -33,12 +34,15 @@ class Member:
         endpoint: As the user wrote it.
         address: What that means; None: its name was not looked up yet.
         responded_at: When it last said anything, on the monotonic clock; 0: never.
+        asked_at: Since when it has been asked in vain, by attempts of which none had the time that one may take; not
+            after `responded_at`: it is not so.
         failed: Its last attempt did.
     """
 
     endpoint: Endpoint
     address: Address | None = None
     responded_at: float = 0.0
+    asked_at: float = 0.0
     failed: bool = False
 
     @property
@@ -133,8 +137,9 @@ class FailoverClient:
         started = time.monotonic()
         deadline = started + min(timeout, LONGEST)
         failures: list[tuple[Member, EndpointError]] = []
+        self._give_up_the_silent(started)
         queue, lost = list(self._members), self._lost()
-        while queue and time.monotonic() < deadline:
+        while queue and (began := time.monotonic()) < deadline:
             member = queue.pop(0)
             try:
                 if member.endpoint in lost:
@@ -144,11 +149,11 @@ class FailoverClient:
                 result = attempt(member, self._until(deadline, 1 + len(queue)))
             except EndpointError as failure:
                 failures.append((member, failure))
-                self.demote(member)
+                self._note_failure(member, failure, began)
                 if failure.applied and not repeatable:
                     raise ReplyLostError(self._describe(failures, started, deadline)) from failure
             else:
-                member.failed = False
+                member.failed, member.asked_at = False, 0.0
                 return result
         self.check_open()
         cause = failures[-1][1] if failures else None
@@ -170,15 +175,13 @@ class FailoverClient:
                 raise
 
     def demote(self, member: Member) -> None:
-        """Try a member after all others from now on."""
-        member.failed = True
-        self.abandon(member)
-        with self._lock:
-            if member in self._members:
-                self._members = (*(other for other in self._members if other is not member), member)
+        """Try a member after all others from now on, and fail the calls that wait for it, if there are others."""
+        self._put_last(member)
+        member.asked_at = 0.0
+        self._hang_up_if_others(member)
 
-    def hang_up(self, member: Member) -> None:
-        """End the connections to a member that are kept, which are none here."""
+    def hang_up(self, member: Member, before: float = math.inf) -> None:
+        """End the connections to a member that are kept, which are none here: idle ones, and those in use since then."""
 
     def abandon(self, member: Member) -> None:
         """End the connection to a member that was begun early, if there is one."""
@@ -223,6 +226,33 @@ class FailoverClient:
         """Forget, in a forked child, what belongs to the parent."""
         self.closed = True
         self.sockets.discard_inherited()
+
+    def _note_failure(self, member: Member, failure: EndpointError, began: float) -> None:
+        """Try a member last that has failed an attempt. One that was only slower than its share of the time may be well:
+        the calls that wait for it go on, until it has said nothing for as long as an attempt may take."""
+        if not isinstance(failure.__cause__, TimeoutError) or time.monotonic() >= began + self.request_timeout:
+            self.demote(member)
+            return
+        if member.asked_at <= member.responded_at:
+            member.asked_at = began
+        self._put_last(member)
+
+    def _give_up_the_silent(self, now: float) -> None:
+        for member in self._members:
+            if member.responded_at < member.asked_at <= (before := now - self.request_timeout):
+                member.asked_at = 0.0
+                self._hang_up_if_others(member, before)
+
+    def _hang_up_if_others(self, member: Member, before: float = math.inf) -> None:
+        if len(self._members) > 1:
+            self.hang_up(member, before)
+
+    def _put_last(self, member: Member) -> None:
+        member.failed = True
+        self.abandon(member)
+        with self._lock:
+            if member in self._members:
+                self._members = (*(other for other in self._members if other is not member), member)
 
     def _until(self, deadline: float, left: int) -> float:
         """How long the next of some members may take: the last one has all the time that is left, the others leave some
