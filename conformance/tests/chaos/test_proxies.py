@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -89,6 +90,15 @@ def test_what_was_held_back_is_lost(proxies: Worker, client: socket.socket) -> N
     proxies.ask("heal", "agent", True)
     with contextlib.suppress(ConnectionResetError):
         assert client.recv(100) == b""
+
+
+def test_what_is_slow_comes_later_until_it_is_not(proxies: Worker, client: socket.socket) -> None:
+    proxies.ask("slow", "agent", NOT_YET)
+    began = time.monotonic()
+    assert say(client, b"late") == b"late"
+    assert time.monotonic() - began >= NOT_YET
+    proxies.ask("slow", "agent", 0.0)
+    assert say(client, b"on") == b"on"
 
 
 def test_a_new_connection_waits_for_the_end_of_the_cut(proxies: Worker, client: socket.socket) -> None:

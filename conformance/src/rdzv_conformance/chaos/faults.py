@@ -21,7 +21,7 @@ Fault = Callable[[Testbed, FaultEvent], bool]
 def possible(testbed: Testbed) -> list[str]:
     """What can go wrong with this service."""
     members = len(testbed.service.members)
-    unsupported = set() if testbed.proxies else {"partition"}
+    unsupported = set() if testbed.proxies else {"partition", "slow"}
     unsupported |= set() if members else {"outage"}
     # Of two, the one that is left is not a majority.
     unsupported |= set() if members > 2 else {"member"}
@@ -100,6 +100,15 @@ def partition(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
     testbed.partition(handle, way)
     lose = way != "wire" and int(event.who * 1000) % 2 == 0
     testbed.after(_while(testbed, event), lambda: testbed.heal(handle, lose))
+
+
+def slow(testbed: Testbed, event: FaultEvent) -> bool:
+    """Each answer comes later, to one agent or to all of them, at every endpoint that it has."""
+    found = healthy(testbed)
+    for handle in [*filter(None, [victim(testbed, event)])] if event.amount * 8 % 1 < 0.5 else found:
+        testbed.slow(handle, event.who * testbed.job.ttl / 4)
+        testbed.after(2 * _while(testbed, event), lambda handle=handle: testbed.slow(handle, 0.0))  # type: ignore[misc]
+    return bool(found)
 
 
 @_on_one
@@ -199,7 +208,7 @@ def shutdown(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
 FAULTS: Final[Mapping[str, Fault]] = {
     fault.__name__: fault
     for fault in (
-        *(come, kill, pause, pause_many, partition, err, refuse, stall, corrupt, fail, fail_many, leave),
+        *(come, kill, pause, pause_many, partition, slow, err, refuse, stall, corrupt, fail, fail_many, leave),
         *(outage, member, close, shutdown),
     )
 }

@@ -35,6 +35,7 @@ What = Literal[
     "is killed",
     "stands still",
     "is cut off",  # how
+    "is slow",  # seconds: so much later it gets each answer
     "is not read",  # its standard error, which is full
     "is read",
     "goes on",

@@ -61,6 +61,11 @@ class Proxies:
         for proxy in self._proxies[name]:
             proxy.partition(what)
 
+    def slow(self, name: str, seconds: float) -> None:
+        """Have each answer come so much later."""
+        for proxy in self._proxies[name]:
+            proxy.slow(seconds)
+
     def heal(self, name: str, lose: bool) -> None:
         """Let everything through again; what was held back is lost with its connections, or comes late."""
         for proxy in self._proxies[name]:

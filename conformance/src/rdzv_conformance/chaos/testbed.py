@@ -182,6 +182,12 @@ class Testbed:
         self.event_log.write("is cut off", who=handle.name, how=how)
         self.proxies.ask("partition", handle.name, how)
 
+    def slow(self, handle: AgentHandle, seconds: float) -> None:
+        """Have each answer come so many seconds later to it."""
+        if handle.name in self.handles and self.proxies:
+            self.event_log.write("is slow", who=handle.name, seconds=seconds)
+            self.proxies.ask("slow", handle.name, seconds)
+
     def heal(self, handle: AgentHandle, lose: bool) -> None:
         """Heal its partition; see `Proxies.heal`."""
         if handle.name in self.handles and self.proxies:
