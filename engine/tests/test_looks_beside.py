@@ -184,8 +184,7 @@ def test_a_look_has_its_own_time_however_long_the_wait_is(
     leases.wait("nodes", view, timeout=TTL - SCAN - left)
     begun, unheard.lost = backend.begun, 100
     with pytest.raises(RendezvousConnectionError):
-        for _ in range(20):
-            leases.wait("nodes", view, timeout=timeout)
+        until_it_ends(backend, leases, view, timeout)
     assert unheard.seconds == [pytest.approx(INTERVAL / 4), pytest.approx(INTERVAL)]
     assert backend.begun == begun + 1
 

@@ -106,7 +106,7 @@ class ClusterConformance(ServerConformance):
 
     @requires(Capability.MULTI_ENDPOINT)
     def test_calls_with_too_little_time_take_nothing_from_the_others(self, harness: ServerHarness) -> None:
-        """Each endpoint is slow, and healthy: calls that ask each of them for too short a time fail, and no other does."""
+        """Each endpoint is slow, and healthy: calls that ask each of them for too short a time fail, and no others."""
         proxies = [harness.proxy() for _ in range(3)]
         client = harness.client(",".join(proxy.endpoint for proxy in proxies))
         client.put(KEY, b"before", expect=ANY, timeout=CALL)

@@ -123,7 +123,7 @@ class HeartbeatLeases(KeyValueBackend):
             observers: How many clients observe the same leases as this one, about. The more, the less often each looks;
                 all together so often that a death is known within a second of the time to live.
             rng: Where the moments of these looks come from.
-            beside: Begins a look beside a wait, which has two intervals; None: it cannot now, and the wait looks itself.
+            beside: Begins a look beside a wait, which has two intervals; None: it cannot now; the wait looks itself.
         """
         self._inner = inner
         self._background = inner.background()
@@ -251,8 +251,8 @@ class HeartbeatLeases(KeyValueBackend):
         return known.keys() - asked | self._look(asked, known, now, until)
 
     def _looks_beside(self, prefix: str, ttls: Mapping[str, float]) -> bool:
-        """Whether a look is under way beside the wait for a prefix. It begins here, at all leases: one that is due while
-        it is under way would have to wait for its end, and so come to be looked at half as often."""
+        """Whether a look is under way beside the wait for a prefix. It begins here, at all leases: one that is due
+        while it is under way would have to wait for its end, and so come to be looked at half as often."""
         now = self._clock()
         with self._lock:
             may_end = any(self._observer.may_end(lease, ttl, now, self._took) for lease, ttl in ttls.items())

@@ -181,7 +181,7 @@ class FailoverClient:
         self._hang_up_if_others(member)
 
     def hang_up(self, member: Member, before: float = math.inf) -> None:
-        """End the connections to a member that are kept, which are none here: idle ones, and those in use since then."""
+        """End the connections to a member that are kept, which are none here: idle ones, and those in use by then."""
 
     def abandon(self, member: Member) -> None:
         """End the connection to a member that was begun early, if there is one."""
@@ -228,8 +228,8 @@ class FailoverClient:
         self.sockets.discard_inherited()
 
     def _note_failure(self, member: Member, failure: EndpointError, began: float) -> None:
-        """Try a member last that has failed an attempt. One that was only slower than its share of the time may be well:
-        the calls that wait for it go on, until it has said nothing for as long as an attempt may take."""
+        """Try a member last that has failed an attempt. One that was only slower than its share of the time may be
+        well: the calls that wait for it go on, until it has said nothing for as long as an attempt may take."""
         if not isinstance(failure.__cause__, TimeoutError) or time.monotonic() >= began + self.request_timeout:
             self.demote(member)
             return
