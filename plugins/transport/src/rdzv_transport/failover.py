@@ -34,7 +34,7 @@ class Member:
         endpoint: As the user wrote it.
         address: What that means; None: its name was not looked up yet.
         responded_at: When it last said anything, on the monotonic clock; 0: never.
-        asked_at: Since when it has been asked in vain, by attempts of which none had the time that one may take; not
+        asked_at: Since when it has been asked without an answer, by attempts that had less time than one may take; not
             after `responded_at`: it is not so.
         failed: Its last attempt did.
     """
