@@ -20,9 +20,10 @@ from rdzv.engine.connection import ConnectionState
 from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Wait, WaitForChange
 from rdzv.engine.failures import KEEP, WATCH
 from rdzv.engine.node import Node
-from rdzv.engine.records import CONTROL, LEADER_KEY, Closed, LeaderRecord, NodeRecord, State, pending_key
+from rdzv.engine.records import CONTROL, LEADER_KEY, Closed, LeaderRecord, NodeRecord, Pages, State, pending_key
 from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import Presence
+from rdzv.engine.worlds import page_key
 
 from .coroutines import INTERVAL, TTL, Harness, Stepper
 
@@ -151,6 +152,17 @@ class TestWatching:
             assert isinstance(loop.effect, Wait)
             assert node.run.leader == LEADER
             loop.send(loop.effect.since)
+
+    def test_a_page_that_was_not_there_is_looked_for_again_without_news(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.publish(running(pages=Pages("rounds/1/world", 1, 2, "b")))
+        harness.put(LEADER_KEY, LEADER.encode())
+        harness.show(node)
+        loop = harness.stepper(watch.watch_loop(node))
+        for _ in range(2):
+            look = loop.send(loop.to(Wait).since)
+            assert isinstance(look, Read)
+            assert look.key == page_key(Pages("rounds/1/world", 1, 2, "b"), node.id)
 
     @pytest.mark.parametrize("error", [AWAY, RendezvousStateError("corrupt")])
     def test_what_has_failed_is_read_again_after_a_pause(self, harness: Harness, error: RendezvousError) -> None:
