@@ -416,13 +416,20 @@ def test_an_earlier_write_of_its_owner_that_comes_late_does_not_hide_what_is_los
 
 
 @pytest.mark.parametrize("record_comes_late", [False, True])
-def test_a_first_heartbeat_that_comes_late_does_not_hide_what_is_lost(record_comes_late: bool) -> None:
+@pytest.mark.parametrize("reply_is_lost", [False, True])
+def test_a_first_heartbeat_that_comes_late_does_not_hide_what_is_lost(
+    record_comes_late: bool, reply_is_lost: bool
+) -> None:
     backend = MemoryBackend()
     heartbeats = HeartbeatLeases(backend, 5.0)
     lease = heartbeats.open_lease(15.0, timeout=CALL)
     if record_comes_late:
         # It creates the record anew, on the same lease.
         backend.fail("put", Fault.DELAYED)
+        heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    if reply_is_lost:
+        # What the next one finds there tells when it was created.
+        backend.fail("put", Fault.REPLY_LOST)
         heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
     heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
     backend.fail("put", Fault.DELAYED)
@@ -455,6 +462,17 @@ def test_a_lost_request_over_what_an_expired_lease_has_left_does_not_end_the_lea
     backend.put("nodes/a", f"{expired.id} 15.000\nlate".encode(), expect=ABSENT, timeout=CALL)
     assert heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL) == PutResult(PutOutcome.CONFLICT)
     assert not lease.keep_alive(CALL)
+
+
+def test_a_write_whose_reply_was_lost_goes_with_the_lease_once_it_was_found() -> None:
+    backend = MemoryBackend()
+    heartbeats = HeartbeatLeases(backend, 5.0)
+    lease = heartbeats.open_lease(15.0, timeout=CALL)
+    backend.fail("put", Fault.REPLY_LOST)
+    for outcome in (PutOutcome.UNKNOWN, PutOutcome.CONFLICT):
+        assert heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL).outcome is outcome
+    lease.revoke(CALL)
+    assert [entry.value for entry in backend.read_all("nodes", timeout=CALL).entries.values()] == [b"gone"]
 
 
 def test_a_write_whose_reply_was_lost_belongs_to_the_lease_as_well() -> None:

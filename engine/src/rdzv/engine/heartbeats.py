@@ -363,12 +363,13 @@ class _HeartbeatLease(Lease):
 
     def note(self, key: str, put: PutResult, deadline: float) -> None:
         """Note what became of a put on it."""
-        if put.outcome is not PutOutcome.CONFLICT:
-            self.holds = self.holds or key
-            if self.holds == key:
-                self.version = put.entry and put.entry.token
-                self.created = self.created if put.entry is None else put.entry.order
-        elif self.holds == key and not self._is_there(put.entry) and (put.entry is None or self.created is not None):
+        is_conflict = put.outcome is PutOutcome.CONFLICT
+        self.holds = self.holds or ("" if is_conflict else key)
+        if self.holds == key and (not is_conflict or self._is_there(put.entry)):
+            # One that is there was written before, and the reply was lost.
+            self.version = put.entry and put.entry.token
+            self.created = self.created if put.entry is None else put.entry.order
+        elif self.holds == key and (put.entry is None or self.created is not None):
             # The next heartbeat would be a new one, and the service would seem to have lost nothing. Where it is not
             # known that this key was put, there may be what was there before.
             self.end(deadline)
