@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from textwrap import shorten
 from typing import Final
 
 from rdzv_conformance.servers import ServiceMissingError
@@ -65,8 +64,6 @@ class Extent:
         return self.repeat if nodes <= _SMALL else self.repeat_large
 
 
-_REASON: Final = 80
-"""Characters of a reason: it stands in a table."""
 _SMALL: Final = 256
 _FEW: Final = 32
 
@@ -151,7 +148,7 @@ class Run:
                 self.samples.add(sample)
                 measured |= sample.measure == first and sample.value is not None
         except (WorkerPoolError, ServiceMissingError, OSError) as error:
-            self.samples.add(Sample(row.name, first, nodes, None, shorten(f"{error}", _REASON)))
+            self.samples.add(Sample(row.name, first, nodes, None, f"{error}"))
         return measured
 
     def _tell(self, what: str) -> None:

@@ -5,9 +5,14 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Self
+from textwrap import shorten
+from typing import Final, NamedTuple, Self
 
 __all__ = ["Sample", "Samples"]
+
+
+_REASON: Final = 80
+"""Characters of a reason: it stands in a table."""
 
 
 class Sample(NamedTuple):
@@ -49,11 +54,11 @@ class Samples:
 
     def add(self, sample: Sample) -> None:
         """Keep a figure."""
-        cell = self._cells[sample[:3]]
+        cell, reason = self._cells[sample[:3]], shorten(sample.reason, _REASON)
         if sample.value is not None:
             cell.values.append(float(f"{sample.value:.4g}"))
-        elif sample.reason not in cell.reasons:
-            cell.reasons.append(sample.reason)
+        elif reason not in cell.reasons:
+            cell.reasons.append(reason)
 
     def values(self, row: str, measure: str, nodes: int) -> list[float]:
         """The figures of one cell."""

@@ -151,6 +151,14 @@ def samples_of(module: Callable[[str], Any], *cells: tuple[str, str, int, float 
     return made
 
 
+def test_a_long_reason_fits_into_a_table(module: Callable[[str], Any]) -> None:
+    made = module("samples").Samples({})
+    made.add(module("samples").Sample("rdzv/c10d", "gather", 2, None, "It failed:\n" + "because " * 99))
+    reason = made.reason("rdzv/c10d", "gather", 2)
+    assert reason.startswith("It failed: because")
+    assert len(reason) <= 80
+
+
 def test_goals_say_where_they_were_missed(module: Callable[[str], Any]) -> None:
     made = samples_of(
         module,

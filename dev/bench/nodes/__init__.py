@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["TALLY", "HandlerNode", "NewNode", "Node", "NodeSpec", "Tally"]
+__all__ = ["TALLY", "FloorNode", "HandlerNode", "NewNode", "Node", "NodeSpec", "Tally"]
 
 _T = TypeVar("_T")
 
@@ -101,6 +101,21 @@ class NewNode:
 
     def end(self) -> None:
         self._made().end()
+
+
+class FloorNode:
+    """A node without a rendezvous, which makes calls as it joins: it has no store, and nothing has it join again."""
+
+    pause = 0.1
+
+    def waiting(self) -> bool:
+        return False
+
+    def store(self) -> Any:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Nothing: the process ends, and there is nothing of it that would disturb another."""
 
 
 class HandlerNode:

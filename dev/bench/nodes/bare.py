@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import Any, Final
 
-from . import TALLY, Node, NodeSpec
+from . import TALLY, FloorNode, Node, NodeSpec
 from .counting import count_store_calls
 
 __all__ = ["load", "make"]
@@ -76,9 +76,7 @@ class _Client(ABC):
         """Wait until a key is there; its value."""
 
 
-class _Node:
-    pause = 0.1
-
+class _Node(FloorNode):
     def __init__(self, spec: NodeSpec, client: _Client) -> None:
         self._spec = spec
         self._client = client
@@ -96,15 +94,6 @@ class _Node:
             world = json.dumps({"size": self._spec.min_nodes, "round": self._round, "rank 0": _RECORD})
             self._client.write(worlds, "world", world, leased=False)
         return int(json.loads(self._client.await_value(worlds, "world"))["size"])
-
-    def waiting(self) -> bool:
-        return False
-
-    def store(self) -> Any:
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Nothing: the process ends, and there is nothing of it that would disturb another."""
 
 
 class _C10d(_Client):

@@ -10,9 +10,9 @@ import importlib
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
-from . import Node, NodeSpec
+from . import FloorNode, Node, NodeSpec
 from .counting import count_store_calls
 
 __all__ = ["load", "make"]
@@ -46,9 +46,7 @@ def make(spec: NodeSpec) -> Node:
     return _Node(spec)
 
 
-class _Node:
-    pause = 0.1
-
+class _Node(FloorNode):
     def __init__(self, spec: NodeSpec) -> None:
         host, port = spec.endpoint.split(":")
         store_type = importlib.import_module(_MODULE).TCPStore
@@ -81,15 +79,6 @@ class _Node:
         if has_page:
             self._store.compare_set(page, _NOTHING, _NOTHING)
         return nodes
-
-    def waiting(self) -> bool:
-        return False
-
-    def store(self) -> Any:
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Nothing: the process ends."""
 
     def _await(self, key: str) -> None:
         """Wait until a key is there, as one of this process's nodes at a time does for all of them."""

@@ -11,7 +11,7 @@ import time
 from base64 import b64encode
 from typing import Any, Final
 
-from . import Node, NodeSpec
+from . import FloorNode, Node, NodeSpec
 
 __all__ = ["body_of", "connect", "encoded", "load", "make", "request", "under", "write"]
 
@@ -36,9 +36,7 @@ def make(spec: NodeSpec) -> Node:
     return _Node(spec)
 
 
-class _Node:
-    pause = 0.1
-
+class _Node(FloorNode):
     def __init__(self, spec: NodeSpec) -> None:
         self._spec = spec
         self._calls, self._events = connect(spec.endpoint), connect(spec.endpoint)
@@ -66,15 +64,6 @@ class _Node:
         if self._spec.min_nodes > _LARGE and self._round == 1:
             self._call("/v3/kv/range", {"key": encoded(page)})
         return self._spec.min_nodes
-
-    def waiting(self) -> bool:
-        return False
-
-    def store(self) -> Any:
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Nothing: the process ends."""
 
     def _write(self, key: str, value: str) -> None:
         assert self._call("/v3/kv/txn", write(key, value, self._lease))["succeeded"]
