@@ -143,6 +143,15 @@ class TestWatching:
             assert node.run.leader == LEADER
             loop.send(wait.since)
 
+    def test_the_lead_of_its_own_is_not_looked_for(self, harness: Harness) -> None:
+        node = harness.registered()
+        loop = harness.stepper(watch.watch_loop(node))
+        node.apply_leader(node.limits())
+        node.candidacy.begin_term()
+        for _ in range(3):
+            assert isinstance(loop.effect, Wait)
+            loop.send(loop.effect.since)
+
     def test_a_leader_that_it_shows_is_not_looked_for_without_news(self, harness: Harness) -> None:
         node = harness.registered()
         harness.put(LEADER_KEY, LEADER.encode())

@@ -220,12 +220,19 @@ def test_what_a_look_takes_is_as_good_as_gone() -> None:
     assert not observer.may_end("a", TTL, ends - SCAN - 1.1, took=1.0)
 
 
-@pytest.mark.parametrize(("beside", "rests"), [(True, SCAN - 0.3), (False, SCAN)])
-def test_beside_a_wait_an_observer_rests_from_when_it_has_asked(beside: bool, rests: float) -> None:
+def test_an_observer_rests_from_when_it_has_asked() -> None:
     observer = OneLease(FEW)
     for token in (1, 1, 2):
         observer.now += 0.5
-        observer.observe("a", token, TTL, observer.now, observer.now - 0.3, beside=beside)
+        observer.observe("a", token, TTL, observer.now, observer.now - 0.3)
+        assert observer.rests == pytest.approx(SCAN - 0.3)
+
+
+def test_what_is_over_and_could_not_be_ended_is_no_hurry() -> None:
+    observer = OneLease(FEW)
+    observer.read(1)
+    for after, rests in ((5.0, SCAN), (5.0, SCAN), (4.5, 0.5), (0.5, 0.0), (0.1, SCAN), (1.0, SCAN)):
+        assert observer.read(1, after=after) is LeaseState.SILENT
         assert observer.rests == pytest.approx(rests)
 
 
@@ -265,8 +272,8 @@ class TestRest:
         observer.observe("a", 1, TTL, 1000.0)
         assert observer.rest(["a"], 1000.19) == 0.05
 
-    @pytest.mark.parametrize(("now", "rests"), [(1000.7, 0.1), (1000.75, 0.1), (1000.76, SCAN)])
-    def test_it_is_neither_none_nor_for_what_is_over(self, now: float, rests: float) -> None:
+    @pytest.mark.parametrize("now", [1000.7, 1000.75, 1000.76])
+    def test_it_is_never_none(self, now: float) -> None:
         observer = OneLease(FEW)
         observer.observe("a", 1, TTL, 1000.0)
-        assert observer.rest(["a"], now) == rests
+        assert observer.rest(["a"], now) == 0.1

@@ -189,19 +189,6 @@ def test_a_look_has_its_own_time_however_long_the_wait_is(
     assert backend.begun == begun + 1
 
 
-@pytest.mark.parametrize("timeout", [SCAN, INTERVAL / 2, 1.4 * INTERVAL])
-def test_a_look_in_a_wait_asks_once_and_has_an_interval_at_most(
-    backend: Far, view: Snapshot, unheard: Unheard, timeout: float
-) -> None:
-    leases = HeartbeatLeases(backend, INTERVAL, lambda: backend.now)
-    leases.wait("nodes", view, timeout=TTL - SCAN)
-    began, unheard.lost = backend.now, 100
-    with pytest.raises(RendezvousConnectionError, match="No answer"):
-        leases.wait("nodes", view, timeout=timeout)
-    assert backend.now == pytest.approx(began + min(timeout, INTERVAL))
-    assert unheard.seconds == [pytest.approx(min(timeout, INTERVAL))]
-
-
 def until_it_ends(backend: Far, leases: HeartbeatLeases, view: Snapshot, timeout: float) -> float:
     """Wait until no entry is left, by waits of so many seconds as a member's or a leader's; returns the moment."""
     before = backend.now
@@ -325,7 +312,7 @@ class Answering(Far):
 
 @WAITS
 @pytest.mark.parametrize("takes", [0.0, 0.02, 0.3, 0.6])
-def test_an_end_that_a_look_beside_a_wait_finds_is_known_as_soon_again_as_it_took(takes: float, timeout: float) -> None:
+def test_an_end_that_a_look_beside_a_wait_finds_is_known_half_as_long_again_later(takes: float, timeout: float) -> None:
     backend = Answering()
     leases = HeartbeatLeases(backend, INTERVAL, lambda: backend.now, beside=backend.beside)
     lease = leases.open_lease(TTL, timeout=CALL)
@@ -333,9 +320,9 @@ def test_an_end_that_a_look_beside_a_wait_finds_is_known_as_soon_again_as_it_too
     view = leases.read_all("nodes", timeout=CALL)
     backend.takes, died = takes, backend.now
     # The one that finds it may have begun just after it was over, when the one before was answered.
-    assert TTL < until_it_ends(backend, leases, view, timeout) - died <= TTL + 4 * takes + PAUSE
+    assert TTL < until_it_ends(backend, leases, view, timeout) - died <= TTL + 2.5 * takes + PAUSE
     # A wait asks a few times what became of such a look.
-    assert backend.waits <= 2 * TTL / SCAN + TTL / timeout + 16
+    assert backend.waits <= 2 * TTL / SCAN + TTL / timeout + 24
 
 
 def test_a_look_may_outlast_a_short_wait(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
@@ -422,7 +409,7 @@ def test_an_answer_that_comes_after_a_newer_one_tells_nothing(
     until = leases._observer._leases[name].until
     backend.now += 1.0
     found = {name: older.entries[f"heartbeats/{name}"]}
-    living = leases._check_expiry(found, {name: TTL}, backend.now - 2.0, CALL, beside=False)
+    living = leases._check_expiry(found, {name: TTL}, backend.now - 2.0, CALL)
     assert living == {name}
     assert leases._observer._leases[name].until == until
 
@@ -452,8 +439,8 @@ def test_what_looks_has_ended_once_the_backend_is_closed() -> None:
     backend = Silent()
     begun: list[Future[object]] = []
 
-    def beside(look: Look) -> Future[object] | None:
-        begun.extend(filter(None, [look_beside(look)]))
+    def beside(look: Look) -> Future[object]:
+        begun.append(look_beside(look))
         return begun[-1]
 
     leases = HeartbeatLeases(backend, SCAN, beside=beside)

@@ -33,16 +33,21 @@ def test_what_the_work_returns_or_raises_is_the_callers() -> None:
         in_thread(lambda: 1 // 0, "fails").result(30)
 
 
-def test_without_room_for_a_thread_no_look_begins_beside_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_for_a_thread_a_wait_looks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
+    def fail() -> None:
+        raise RendezvousConnectionError("No answer.")
+
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", refuse)
-        assert look_beside(set) is None
-    look = look_beside(lambda: {"a"})
-    assert look is not None
-    assert look.result(30.0) == {"a"}
+        looks = [look_beside(threading.get_ident), look_beside(fail)]
+        assert all(look.done() for look in looks)
+    assert looks[0].result() == threading.get_ident()
+    with pytest.raises(RendezvousConnectionError, match="No answer"):
+        looks[1].result()
+    assert look_beside(threading.get_ident).result(30.0) != threading.get_ident()
 
 
 def test_a_system_without_room_for_a_thread_is_an_error_of_rdzv(monkeypatch: pytest.MonkeyPatch) -> None:

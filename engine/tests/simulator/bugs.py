@@ -686,8 +686,8 @@ try:
     "ended-while-looked-at": _bug(
         "A lease counts as ended while a look at it is under way beside the wait.",
         {4, 10},
-        HeartbeatLeases._alive,
-        {"return known.keys()\n": "return known.keys() - asked\n"},
+        HeartbeatLeases._unless_ended,
+        {"if self._has_ended(lease)": "if self._observer.state(lease) is not LeaseState.LIVE"},
         level="heartbeats",
     ),
     "unverified-lease": _bug(

@@ -1,6 +1,5 @@
 """The layers below HTTP: sockets with deadlines, failover, and what is kept of prefixes."""
 
-import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -93,35 +92,34 @@ class TestTimedSocket:
 
 
 class Slowness:
-    """Two members on the test's clock: an attempt takes all the time that it has, or none.
+    """Two members on the test's clock: an attempt at the first takes all the time that it has.
 
     Attributes:
         client: Gives an attempt a second.
-        hung_up: The members whose connections have ended, and since when those were in use.
-        began: The first moment.
-        now: The moment.
+        hung_up: The members whose connections have ended.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.client = _client(*(Endpoint(f"127.0.0.{number}", 1) for number in (1, 2)))
-        for member in self.client.members:
-            (member.address,) = self.client.sockets.resolve(member.endpoint, _soon())
-        self.hung_up: list[tuple[Member, float]] = []
-        self.began = self.now = time.monotonic()
+        self.hung_up: list[Member] = []
+        self.now = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(self.client, "hang_up", lambda member, before: self.hung_up.append((member, before)))
+        monkeypatch.setattr(self.client, "hang_up", self.hung_up.append)
 
-    def ask(self, timeout: float, *, at: float = 0.0, answers: bool = False) -> None:
-        """Ask at a moment for so many seconds; the one that is asked first answers, or only the other."""
-        self.now = self.began + at
-        first = self.client.members[0]
+    def ask(self, timeout: float, took: float, cause: type[Exception] = TimeoutError) -> Member:
+        """Ask for so many seconds a member whose last answer took so long; returns it, which is asked last now."""
+        slow, other = self.client.members
+        slow.took = took
 
         def attempt(member: Member, deadline: float) -> None:
-            if member is first and not answers:
+            if member is slow:
                 self.now = deadline
-                raise EndpointError("it is slow", applied=True) from TimeoutError()
+                raise EndpointError("it is slow", applied=True) from cause()
 
         self.client.try_members(attempt, timeout)
+        assert self.client.members == (other, slow)
+        assert slow.failed
+        return slow
 
 
 @pytest.fixture
@@ -183,63 +181,23 @@ class TestFailoverClient:
         with pytest.raises(RendezvousConnectionError, match="no time was left"):
             client.try_members(self._failing([], denied=True), 0)
 
-    def test_a_member_that_is_slower_than_its_share_keeps_its_connections_until_it_was_silent_for_long(
-        self, slowness: "Slowness"
+    @pytest.mark.parametrize("share", [0.1, 0.59])
+    def test_a_member_that_may_be_slower_than_its_share_keeps_its_connections(
+        self, slowness: Slowness, share: float
     ) -> None:
-        slow, other = slowness.client.members
-        slowness.ask(1.0)
-        assert slowness.client.members == (other, slow)
-        assert slow.failed
-        slowness.ask(1.0, at=0.99, answers=True)
-        assert not slowness.hung_up
-        slowness.ask(1.0, at=1.25, answers=True)
-        slowness.ask(1.0, at=9.0, answers=True)
-        # Not those that are younger than an attempt may take.
-        ((member, before),) = slowness.hung_up
-        assert member is slow
-        assert before == pytest.approx(slowness.began + 0.25)
-
-    def test_it_is_silent_from_the_first_attempt_on(self, slowness: "Slowness") -> None:
-        slow, other = slowness.client.members
-        for at in (0.0, 0.6):
-            slowness.ask(1.0, at=at)
-            slowness.client._members = (slow, other)
-        slowness.ask(1.0, at=1.1, answers=True)
-        assert [member for member, _ in slowness.hung_up] == [slow]
-
-    def test_a_member_that_says_anything_is_well(self, slowness: "Slowness") -> None:
-        slow, _ = slowness.client.members
-        slowness.ask(1.0)
-        slow.responded_at = slowness.now
-        slowness.ask(1.0, at=9.0, answers=True)
+        slowness.ask(2 * share, took=0.2)
         assert not slowness.hung_up
 
-    def test_a_member_that_has_answered_an_attempt_is_well(self, slowness: "Slowness") -> None:
-        slow, other = slowness.client.members
-        slowness.ask(1.0)
-        slowness.client._members = (slow, other)
-        slowness.ask(1.0, at=0.6, answers=True)
-        assert not slow.failed
-        slowness.ask(1.0, at=9.0, answers=True)
-        assert not slowness.hung_up
-
-    def test_a_member_that_had_its_time_loses_its_connections_at_once(self, slowness: "Slowness") -> None:
-        slow, other = slowness.client.members
-        slowness.ask(9.0)
-        assert slowness.hung_up == [(slow, math.inf)]
-        assert slowness.client.members == (other, slow)
-        slowness.ask(9.0, at=99.0, answers=True)
-        assert len(slowness.hung_up) == 1
-
-    def test_the_only_member_keeps_its_connections(self, slowness: "Slowness") -> None:
-        slowness.client._members = slowness.client._members[:1]
-        for at in (0.0, 9.0):
-            with pytest.raises(RendezvousConnectionError):
-                slowness.ask(9.0, at=at)
-        with pytest.raises(RendezvousConnectionError):
-            slowness.ask(0.5, at=20.0)
-        slowness.ask(9.0, at=30.0, answers=True)
-        assert not slowness.hung_up
+    @pytest.mark.parametrize(
+        ("share", "took", "cause"),
+        [(0.1, 0.0, TimeoutError), (0.61, 0.2, TimeoutError), (1.0, 9.0, TimeoutError), (0.1, 0.2, ConnectionError)],
+        ids=["it has never answered", "it was quicker", "it had its time", "it is broken"],
+    )
+    def test_a_member_that_has_failed_loses_its_connections(
+        self, slowness: Slowness, share: float, took: float, cause: type[Exception]
+    ) -> None:
+        slow = slowness.ask(2 * share, took, cause)
+        assert slowness.hung_up == [slow]
 
     def test_what_only_the_deadline_cut_short_is_forgiven(self) -> None:
         client = _client(self.ONE)
@@ -322,7 +280,7 @@ class TestOneNameWithSeveralAddresses:
     def test_a_name_is_looked_up_anew_when_all_have_failed(self, names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
         client, asked = _client(self.MANY), list[str]()
         hung_up = list[Member]()
-        monkeypatch.setattr(client, "hang_up", lambda member, _before=math.inf: hung_up.append(member))
+        monkeypatch.setattr(client, "hang_up", hung_up.append)
         names.addresses = ["127.0.0.1", "127.0.0.2"]
         client.try_members(self._attempt(["127.0.0.1"], asked), 5)
         first, second = client.members

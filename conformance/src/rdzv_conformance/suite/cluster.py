@@ -112,6 +112,8 @@ class ClusterConformance(ServerConformance):
         client.put(KEY, b"before", expect=ANY, timeout=CALL)
         for proxy in proxies:
             proxy.slow(_SLOW)
+        # It knows the one that serves it as slow.
+        assert client.read(KEY, timeout=CALL)
         keys = [f"{ROOT}/slow-{number}" for number in range(_SLOW_PUTS)]
         puts = lambda: [client.put(key, b"x", expect=ABSENT, timeout=CALL).outcome for key in keys]  # noqa: E731
         with in_background(puts) as patient:

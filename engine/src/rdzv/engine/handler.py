@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -24,7 +23,7 @@ from . import drain, join, keep_alive, leave, report, watch
 from .address import announced, own_address
 from .aside import node_logger, speaking_aside
 from .effects import Coroutine
-from .heartbeats import HeartbeatLeases, Look
+from .heartbeats import HeartbeatLeases, Look, look_at_once
 from .lifetime import Lifetime
 from .node import Node
 from .node_view import NodeView
@@ -328,11 +327,12 @@ def with_leases(
     return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers, beside=look_beside)
 
 
-def look_beside(look: Look) -> Future[object] | None:
-    """Begin a look on a thread of its own; None: there is no room for one."""
-    with suppress(RendezvousConnectionError):
+def look_beside(look: Look) -> Future[object]:
+    """Begin a look on a thread of its own; where there is no room for one the wait looks itself."""
+    try:
         return in_thread(speaking_aside(look), "rdzv-look")
-    return None
+    except RendezvousConnectionError:
+        return look_at_once(look)
 
 
 def address_towards(keys: KeyValueBackend, deadline: float, tell: Callable[[OSError | None], None]) -> str:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import ClassVar, Final
 
 from rdzv_core import ABSENT, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
@@ -47,16 +46,14 @@ Look = Callable[[], object]
 """Reads the heartbeats of some leases, and ends those that are over."""
 
 
-def no_look_beside(look: Look) -> None:
-    """Never look beside a wait."""
-
-
-class Looks(Enum):
-    """At which heartbeats a call looks before it says which leases live."""
-
-    ALL = "at all"
-    DUE = "at those that are worth it by now"
-    NONE = "at none"
+def look_at_once(look: Look) -> Future[object]:
+    """Look on the thread that waits, which has to wait for the answer."""
+    done: Future[object] = Future()
+    try:
+        done.set_result(look())
+    except RendezvousConnectionError as error:
+        done.set_exception(error)
+    return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +62,8 @@ class _LookBeside:
 
     Attributes:
         done: Its end, or its error.
-        began: The moment.
-        may_end: Whether a lease may end by it, or before the next one.
+        began: When it began.
+        may_end: Whether it may end a lease, so that the wait asks often what became of it.
     """
 
     done: Future[object]
@@ -110,7 +107,7 @@ class HeartbeatLeases(KeyValueBackend):
         folder: str = "0",
         observers: Callable[[], int] = lambda: 1,
         rng: random.Random | None = None,
-        beside: Callable[[Look], Future[object] | None] = no_look_beside,
+        beside: Callable[[Look], Future[object]] = look_at_once,
     ) -> None:
         """Give `inner` leases.
 
@@ -123,7 +120,7 @@ class HeartbeatLeases(KeyValueBackend):
             observers: How many clients observe the same leases as this one, about. The more, the less often each looks;
                 all together so often that a death is known within a second of the time to live.
             rng: Where the moments of these looks come from.
-            beside: Begins a look beside a wait, which has two intervals; None: it cannot now; the wait looks itself.
+            beside: Begins a look beside a wait; the look takes two intervals at most.
         """
         self._inner = inner
         self._background = inner.background()
@@ -137,7 +134,7 @@ class HeartbeatLeases(KeyValueBackend):
         self._looks: dict[str, _LookBeside] = {}
         """By prefix, the look beside the wait for it, until the wait has seen its end."""
         self._took = 0.0
-        """Seconds that the last look beside a wait took."""
+        """Seconds that the last look beside a wait took, from when it asked last."""
 
     @property
     def name(self) -> str:
@@ -187,29 +184,18 @@ class HeartbeatLeases(KeyValueBackend):
         """See `KeyValueBackend`. The service wakes a waiter for changes, the clock for expired leases."""
         deadline = self._clock() + timeout
         seen: Parsed = since.revision
-        while (remaining := deadline - self._clock()) > 0:
+        # News does not wait for a look, nor for the error of one.
+        while (now := self._unless_ended(seen)).entries == since.entries:
             if (look := self._looks.get(prefix)) is not None and look.done.done():
                 self._looks.pop(prefix, None)
                 look.done.result()
-            try:
-                # A change wakes every waiter: one that has just seen that these leases live need not ask again.
-                now = self._alive_entries(seen, deadline, Looks.DUE, prefix)
-            except RendezvousConnectionError:
-                if remaining >= self._observer.scan_interval:
-                    raise
-                # So little time proves nothing against the service; the next wait begins with this look.
-                break
-            if now.entries != since.entries:
-                return now
-            if (remaining := deadline - self._clock()) > 0:
-                raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._rest(seen, prefix)))
-                if raw is seen.raw:
-                    continue
-                seen = parse(raw)
-                # News do not wait for a look that is due: the next wait begins with it.
-                if (told := self._alive_entries(seen, deadline, Looks.NONE)).entries != since.entries:
-                    return told
-        return since
+                continue
+            if (remaining := deadline - self._clock()) <= 0:
+                return since
+            self._look_beside(prefix, seen.ttls)
+            raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._rest(seen, prefix)))
+            seen = seen if raw is seen.raw else parse(raw)
+        return now
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
         """See `KeyValueBackend`. It asks nothing: what is put on the lease tells of it."""
@@ -223,70 +209,63 @@ class HeartbeatLeases(KeyValueBackend):
     def _left(self, deadline: float) -> float:
         return time_left(deadline, self._clock())
 
-    def _alive_entries(
-        self, parsed: Parsed, deadline: float, looks: Looks = Looks.ALL, waits: str | None = None
-    ) -> Snapshot:
-        """All entries but those of a lease that has ended (see `_alive`)."""
-        if not parsed.ttls:
-            return Snapshot(parsed.entries, parsed)
-        alive, leases = self._alive(parsed.ttls, deadline, looks, waits), parsed.leases
-        living = {key: entry for key, entry in parsed.entries.items() if key not in leases or leases[key] in alive}
-        return Snapshot(living, parsed)
+    def _alive_entries(self, parsed: Parsed, deadline: float) -> Snapshot:
+        """All entries but those of a lease that has ended, by a look at all of them."""
+        if parsed.ttls:
+            with self._lock:
+                left = {lease: ttl for lease, ttl in parsed.ttls.items() if not self._has_ended(lease)}
+            if left:
+                self._look(left, self._inner, self._clock(), deadline)
+        return self._unless_ended(parsed)
+
+    def _unless_ended(self, parsed: Parsed) -> Snapshot:
+        """All entries but those of a lease of which it is known that it has ended."""
+        with self._lock:
+            self._observer.see(parsed.ttls, self._clock())
+            ended = {lease for lease in parsed.ttls if self._has_ended(lease)}
+        leases = parsed.leases
+        return Snapshot({key: entry for key, entry in parsed.entries.items() if leases.get(key) not in ended}, parsed)
+
+    def _has_ended(self, lease: str) -> bool:
+        return self._observer.state(lease) is LeaseState.ENDED
 
     def _alive_entry(self, key: str, entry: Entry | None, deadline: float) -> Entry | None:
         return entry and self._alive_entries(parse(Snapshot({key: entry})), deadline).entries.get(key)
 
-    def _alive(self, ttls: Mapping[str, float], deadline: float, looks: Looks, waits: str | None) -> Set[str]:
-        """Which of these leases live. If a wait for a prefix goes on from that, it looks beside it where it can."""
+    def _look_beside(self, prefix: str, ttls: Mapping[str, float]) -> None:
+        """Begin a look beside the wait for a prefix where one is due, unless one is under way. It is at all leases: one
+        that is due while it is under way would have to wait for its end, and so come to be looked at half as often."""
         now, observer = self._clock(), self._observer
         with self._lock:
-            known = {lease: ttl for lease, ttl in ttls.items() if observer.state(lease) is not LeaseState.ENDED}
-            if looks is not Looks.ALL:
-                observer.see(known, now)
-            due = observer.next_looks(known) if looks is Looks.DUE else {}
-            asked = [lease for lease in known if looks is Looks.ALL or due.get(lease, math.inf) <= now]
-        if not asked or (waits is not None and self._looks_beside(waits, known)):
-            return known.keys()
-        until = deadline if waits is None else min(deadline, now + self._interval)
-        return known.keys() - asked | self._look(asked, known, now, until)
-
-    def _looks_beside(self, prefix: str, ttls: Mapping[str, float]) -> bool:
-        """Whether a look is under way beside the wait for a prefix. It begins here, at all leases: one that is due
-        while it is under way would have to wait for its end, and so come to be looked at half as often."""
-        now = self._clock()
-        with self._lock:
-            may_end = any(self._observer.may_end(lease, ttl, now, self._took) for lease, ttl in ttls.items())
-        # It is called on another thread.
-        if prefix not in self._looks and (done := self._beside(lambda: self._look_twice(ttls))):
+            left = {lease: ttl for lease, ttl in ttls.items() if not self._has_ended(lease)}
+            is_due = any(moment <= now for moment in observer.next_looks(left).values())
+            may_end = any(observer.may_end(lease, ttl, now, self._took) for lease, ttl in left.items())
+        if is_due and prefix not in self._looks:
             # The wait may end before it: then the next one sees what becomes of it.
-            self._looks[prefix] = _LookBeside(done, now, may_end)
-        return prefix in self._looks
+            self._looks[prefix] = _LookBeside(self._beside(lambda: self._look_twice(left)), now, may_end)
 
-    def _look_twice(self, ttls: Mapping[str, float]) -> Set[str]:
+    def _look_twice(self, ttls: Mapping[str, float]) -> None:
         """Look beside a wait. One answer that is late, or lost, is no outage: it is asked for once more."""
         began = self._clock()
-        # Both together must count as one look that was in time (see `LeaseObserver`): the first has eight times what
-        # the last look took, which several endpoints share. Where that is too much each has the time of both.
+        # A quick second answer must come within the time of one look (see `LeaseObserver`). Eight times what the last
+        # look took, because several endpoints share it; where answers are slow, up to the whole time of a look.
         late = began + min(self._interval, max(self._interval / 4, 8 * self._took))
         try:
-            return self._look(ttls, ttls, began, late, beside=True)
+            self._look(ttls, self._background, began, late)
         except RendezvousConnectionError as error:
             if isinstance(error, RendezvousDeniedError):
                 raise
-            return self._look(ttls, ttls, self._clock(), late + self._interval, beside=True)
+            began = self._clock()
+            self._look(ttls, self._background, began, late + self._interval)
         finally:
             self._took = self._clock() - began
 
-    def _look(
-        self, leases: Collection[str], ttls: Mapping[str, float], began: float, deadline: float, *, beside: bool = False
-    ) -> Set[str]:
-        heartbeats = self._heartbeats_of(leases, deadline, self._background if beside else self._inner)
-        living = self._check_expiry(heartbeats, ttls, began, deadline, beside=beside)
+    def _look(self, ttls: Mapping[str, float], keys: KeyValueBackend, began: float, deadline: float) -> None:
+        living = self._check_expiry(self._heartbeats_of(ttls, deadline, keys), ttls, began, deadline)
         with self._lock:
-            for lease in leases:
+            for lease in ttls:
                 if lease not in living:
                     self._observer.end(lease)
-        return living
 
     def _heartbeats_of(self, leases: Collection[str], deadline: float, keys: KeyValueBackend) -> dict[str, Entry]:
         if len(leases) >= _MANY:
@@ -295,14 +274,14 @@ class HeartbeatLeases(KeyValueBackend):
         return {lease: keys.read(_heartbeat_key(lease), timeout=self._left(deadline)) or _NONE_YET for lease in leases}
 
     def _check_expiry(
-        self, found: Mapping[str, Entry], ttls: Mapping[str, float], began: float, deadline: float, *, beside: bool
+        self, found: Mapping[str, Entry], ttls: Mapping[str, float], began: float, deadline: float
     ) -> Set[str]:
         """Which of these leases live; expires those without a heartbeat for a time to live."""
         now = self._clock()
         with self._lock:
             living = {lease: heartbeat for lease, heartbeat in found.items() if heartbeat.value != _EXPIRED}
             for lease, heartbeat in living.items():
-                self._observer.observe(lease, heartbeat.token, ttls[lease], now, began, beside=beside)
+                self._observer.observe(lease, heartbeat.token, ttls[lease], now, began)
             overdue = [lease for lease in living if self._observer.is_overdue(lease, living[lease].token, now)]
         return living.keys() - {lease for lease in overdue if self._expire(lease, living[lease], ttls[lease], deadline)}
 
@@ -311,10 +290,10 @@ class HeartbeatLeases(KeyValueBackend):
         if not parsed.ttls:
             return math.inf
         now, scan = self._clock(), self._observer.scan_interval
-        if (look := self._looks.get(prefix)) is not None and (look.may_end or now < look.began + scan):
-            # A wait does not hear of its end. As long again as it took is soon enough for one that may end a lease; a
-            # shorter wait might get no answer where that takes long.
-            return min(max(_SOON, now - look.began), scan) if look.may_end else look.began + scan - now
+        if (look := self._looks.get(prefix)) is not None:
+            # A wait does not hear of its end. Half as long again as it took is soon enough for one that may end a
+            # lease; a shorter wait might get no answer where that takes long.
+            return min(max(_SOON, (now - look.began) / 2), scan) if look.may_end else scan
         with self._lock:
             return self._observer.rest(parsed.ttls, now)
 

@@ -128,9 +128,7 @@ class LeaseObserver:
             if name not in self._leases:
                 self.observe(name, ABSENT, ttl, now)
 
-    def observe(
-        self, name: str, token: Token, ttl: float, now: float, asked: float | None = None, *, beside: bool = False
-    ) -> None:
+    def observe(self, name: str, token: Token, ttl: float, now: float, asked: float | None = None) -> None:
         """Note what was found of a lease. An answer that was asked for before the last one had come tells nothing:
         it may be older.
 
@@ -139,23 +137,23 @@ class LeaseObserver:
             token: The version of its heartbeat; `ABSENT`: it had none yet, or was not read.
             ttl: Its time to live, in seconds.
             now: The moment.
-            asked: The moment at which it was asked for; None: now.
-            beside: Whether that was beside a wait, which then rests from that moment on, and not from now.
+            asked: The moment at which it was asked for, from which on the observer rests; None: now.
         """
         before, mean, asked = self._leases.get(name, _UNSEEN), self._mean_pause(), now if asked is None else asked
         if asked < before.read_at:
             return
-        rests_from = asked if beside else now
         trigger = self._trigger(before, token, now, many=bool(mean))
         state = _NEXT.get((before.state, trigger), before.state)
         match state:
             case LeaseState.NOTED:
                 self._leases[name] = _Lease(state, read_at=now, next_look=now + mean * self._rng.random())
             case LeaseState.SILENT:
-                next_look = min(before.until, max(now, rests_from + self.scan_interval))
+                next_look = max(now, asked + self.scan_interval)
+                # What is over is over, or could not be ended just now; there is no hurry then.
+                next_look = min(before.until, next_look) if now <= before.until else next_look
                 self._leases[name] = replace(before, state=state, read_at=now, next_look=next_look)
             case LeaseState.LIVE:
-                next_look = max(now, rests_from + self._rest(trigger, ttl, mean))
+                next_look = max(now, asked + self._rest(trigger, ttl, mean))
                 self._leases[name] = _Lease(state, token, now + ttl, now, next_look)
 
     def _trigger(self, before: _Lease, token: Token, now: float, *, many: bool) -> Trigger:
@@ -216,8 +214,7 @@ class LeaseObserver:
         pauses = [moment - now for moment in self.next_looks(names).values()]
         # A look that is so much later than it is due must still be in time (see `_is_unknown`), or no lease ever ends.
         fewest = min(_PAUSE, self.scan_interval / 4)
-        # What is over is over, or could not be ended just now; there is no hurry then.
-        return max(fewest, min((seconds for seconds in pauses if seconds >= 0), default=self.scan_interval))
+        return max(fewest, min(pauses, default=self.scan_interval))
 
     def _mean_pause(self) -> float:
         """Seconds between two looks of one of many observers, on average; 0: they are few, and each looks in time."""

@@ -26,7 +26,7 @@ def watch_loop(node: Node) -> Coroutine[None]:
             snapshot = yield ReadAll(CONTROL, node.background_deadline(), seen)
         else:
             snapshot = yield Wait(CONTROL, seen, _watch_until(node))
-            if snapshot is seen and known is not None and node.run.shows_no_leader():
+            if snapshot is seen and known is not None and not node.leading and node.run.shows_no_leader():
                 # An answer has named it, before this wait: it may have come and gone between two looks of the watch.
                 snapshot = yield ReadAll(CONTROL, node.background_deadline(), seen)
         # One without news may be older than what this node has read or written meanwhile.

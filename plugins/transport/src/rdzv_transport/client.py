@@ -1,7 +1,6 @@
 """Calls to a service over HTTP."""
 
 import contextlib
-import math
 import ssl
 import threading
 import time
@@ -184,9 +183,9 @@ class Client(FailoverClient):
 
         return self.try_members(attempt, timeout, repeatable=request.repeatable)
 
-    def hang_up(self, member: Member, before: float = math.inf) -> None:
-        """End the connections to a member, also those that were in use before a moment."""
-        for connection in (*self._in_use.since(before), *self._idle.pop(member, ())):
+    def hang_up(self, member: Member) -> None:
+        """End the connections to a member, also those in use."""
+        for connection in (*self._in_use.all(), *self._idle.pop(member, ())):
             if connection.member is member:
                 connection.sock.close()
 
@@ -277,14 +276,13 @@ class _InUse:
     """The connections that are used: they are closed if their endpoint is demoted."""
 
     def __init__(self) -> None:
-        self._connections: dict[Connection, float] = {}
-        """Each with the moment at which its use began."""
+        self._connections: set[Connection] = set()
         self._lock = threading.Lock()
 
-    def since(self, moment: float) -> list[Connection]:
-        """Those that are used now, and were at that moment."""
+    def all(self) -> tuple[Connection, ...]:
+        """Those that are used now."""
         with self._lock:
-            return [connection for connection, began in self._connections.items() if began <= moment]
+            return tuple(self._connections)
 
     def using(self, connection: Connection) -> "_Use":
         """For the time in which one is used."""
@@ -295,15 +293,15 @@ class _Use:
     # No generator: each call goes through it.
     __slots__ = ("_connection", "_in_use", "_lock")
 
-    def __init__(self, connection: Connection, in_use: dict[Connection, float], lock: threading.Lock) -> None:
+    def __init__(self, connection: Connection, in_use: set[Connection], lock: threading.Lock) -> None:
         self._connection = connection
         self._in_use = in_use
         self._lock = lock
 
     def __enter__(self) -> None:
         with self._lock:
-            self._in_use[self._connection] = time.monotonic()
+            self._in_use.add(self._connection)
 
     def __exit__(self, *exc_info: object) -> None:
         with self._lock:
-            self._in_use.pop(self._connection, None)
+            self._in_use.discard(self._connection)

@@ -78,10 +78,12 @@ class Connection:
         Raises:
             EndpointError: There was no answer until `deadline`; the connection is closed.
         """
+        began = time.monotonic()
         with _ClosedByFailure(self):
             self._ask(request, deadline)
             if (reply := self._finish(deadline)) is None:
                 raise TimeoutError
+            self.member.took = time.monotonic() - began
             return reply
 
     def ask(self, request: Request, deadline: float) -> None:

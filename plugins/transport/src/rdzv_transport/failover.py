@@ -5,13 +5,12 @@ one attempt at each member at most; trying again later is rdzv's affair.
 """
 
 import contextlib
-import math
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from rdzv_core.endpoints import Endpoint, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
@@ -20,6 +19,9 @@ from .present import Present
 from .sockets import LONGEST, Address, EndpointError, NotConnectedError, Sockets, TimedSocket
 
 _T = TypeVar("_T")
+
+_SLOWER: Final = 3.0
+"""A member that takes so many times as long as for its last answer has failed."""
 
 
 class ReplyLostError(RendezvousConnectionError):
@@ -34,15 +36,14 @@ class Member:
         endpoint: As the user wrote it.
         address: What that means; None: its name was not looked up yet.
         responded_at: When it last said anything, on the monotonic clock; 0: never.
-        asked_at: Since when it has been asked without an answer, by attempts that had less time than one may take; not
-            after `responded_at`: it is not so.
+        took: Seconds that its last answer took.
         failed: Its last attempt did.
     """
 
     endpoint: Endpoint
     address: Address | None = None
     responded_at: float = 0.0
-    asked_at: float = 0.0
+    took: float = 0.0
     failed: bool = False
 
     @property
@@ -137,7 +138,6 @@ class FailoverClient:
         started = time.monotonic()
         deadline = started + min(timeout, LONGEST)
         failures: list[tuple[Member, EndpointError]] = []
-        self._give_up_the_silent(started)
         queue, lost = list(self._members), self._lost()
         while queue and (began := time.monotonic()) < deadline:
             member = queue.pop(0)
@@ -149,11 +149,14 @@ class FailoverClient:
                 result = attempt(member, self._until(deadline, 1 + len(queue)))
             except EndpointError as failure:
                 failures.append((member, failure))
-                self._note_failure(member, failure, began)
+                if isinstance(failure.__cause__, TimeoutError) and self._may_be_slow(member, time.monotonic() - began):
+                    self._put_last(member)
+                else:
+                    self.demote(member)
                 if failure.applied and not repeatable:
                     raise ReplyLostError(self._describe(failures, started, deadline)) from failure
             else:
-                member.failed, member.asked_at = False, 0.0
+                member.failed = False
                 return result
         self.check_open()
         cause = failures[-1][1] if failures else None
@@ -177,11 +180,11 @@ class FailoverClient:
     def demote(self, member: Member) -> None:
         """Try a member after all others from now on, and fail the calls that wait for it, if there are others."""
         self._put_last(member)
-        member.asked_at = 0.0
-        self._hang_up_if_others(member)
+        if len(self._members) > 1:
+            self.hang_up(member)
 
-    def hang_up(self, member: Member, before: float = math.inf) -> None:
-        """End the connections to a member that are kept, which are none here: idle ones, and those in use by then."""
+    def hang_up(self, member: Member) -> None:
+        """End the connections to a member that are kept, which are none here."""
 
     def abandon(self, member: Member) -> None:
         """End the connection to a member that was begun early, if there is one."""
@@ -227,25 +230,10 @@ class FailoverClient:
         self.closed = True
         self.sockets.discard_inherited()
 
-    def _note_failure(self, member: Member, failure: EndpointError, began: float) -> None:
-        """Try a member last that has failed an attempt. One that was only slower than its share of the time may be
-        well: the calls that wait for it go on, until it has said nothing for as long as an attempt may take."""
-        if not isinstance(failure.__cause__, TimeoutError) or time.monotonic() >= began + self.request_timeout:
-            self.demote(member)
-            return
-        if member.asked_at <= member.responded_at:
-            member.asked_at = began
-        self._put_last(member)
-
-    def _give_up_the_silent(self, now: float) -> None:
-        for member in self._members:
-            if member.responded_at < member.asked_at <= (before := now - self.request_timeout):
-                member.asked_at = 0.0
-                self._hang_up_if_others(member, before)
-
-    def _hang_up_if_others(self, member: Member, before: float = math.inf) -> None:
-        if len(self._members) > 1:
-            self.hang_up(member, before)
+    def _may_be_slow(self, member: Member, seconds: float) -> bool:
+        """Whether a member that has not answered for so many seconds may be well: they were its share of a short call,
+        and its last answer took about as long. The calls that wait for it go on."""
+        return seconds < min(self.request_timeout, _SLOWER * member.took)
 
     def _put_last(self, member: Member) -> None:
         member.failed = True
