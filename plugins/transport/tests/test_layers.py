@@ -101,6 +101,8 @@ class Slowness:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.client = _client(*(Endpoint(f"127.0.0.{number}", 1) for number in (1, 2)))
+        for member in self.client.members:
+            (member.address,) = self.client.sockets.resolve(member.endpoint, _soon())
         self.hung_up: list[Member] = []
         self.now = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
