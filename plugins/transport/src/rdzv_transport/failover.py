@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from rdzv_core.endpoints import Endpoint, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
@@ -19,9 +19,6 @@ from .present import Present
 from .sockets import LONGEST, Address, EndpointError, NotConnectedError, Sockets, TimedSocket
 
 _T = TypeVar("_T")
-
-_SLOWER: Final = 3.0
-"""A member that takes so many times as long as for its last answer has failed."""
 
 
 class ReplyLostError(RendezvousConnectionError):
@@ -149,7 +146,8 @@ class FailoverClient:
                 result = attempt(member, self._until(deadline, 1 + len(queue)))
             except EndpointError as failure:
                 failures.append((member, failure))
-                if isinstance(failure.__cause__, TimeoutError) and self._may_be_slow(member, time.monotonic() - began):
+                if isinstance(failure.__cause__, TimeoutError) and time.monotonic() - began < member.took:
+                    # It had less than its last answer took: it may only be slow, and the calls that wait for it go on.
                     self._put_last(member)
                 else:
                     self.demote(member)
@@ -229,11 +227,6 @@ class FailoverClient:
         """Forget, in a forked child, what belongs to the parent."""
         self.closed = True
         self.sockets.discard_inherited()
-
-    def _may_be_slow(self, member: Member, seconds: float) -> bool:
-        """Whether a member that has not answered for so many seconds may be well: they were its share of a short call,
-        and its last answer took about as long. The calls that wait for it go on."""
-        return seconds < min(self.request_timeout, _SLOWER * member.took)
 
     def _put_last(self, member: Member) -> None:
         member.failed = True
