@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from rdzv_core.endpoints import Endpoint, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
@@ -19,6 +19,9 @@ from .present import Present
 from .sockets import LONGEST, Address, EndpointError, NotConnectedError, Sockets, TimedSocket
 
 _T = TypeVar("_T")
+
+_TRIPS: Final = 3
+"""Round trips of an attempt at most: the connection, TLS, and the answer."""
 
 
 class ReplyLostError(RendezvousConnectionError):
@@ -146,8 +149,8 @@ class FailoverClient:
                 result = attempt(member, self._until(deadline, 1 + len(queue)))
             except EndpointError as failure:
                 failures.append((member, failure))
-                if isinstance(failure.__cause__, TimeoutError) and time.monotonic() - began < member.took:
-                    # It had less than its last answer took: it may only be slow, and the calls that wait for it go on.
+                if isinstance(failure.__cause__, TimeoutError) and time.monotonic() - began < _TRIPS * member.took:
+                    # Its share of a short call was less than it needs: the calls that wait for it go on.
                     self._put_last(member)
                 else:
                     self.demote(member)
