@@ -213,6 +213,19 @@ def test_an_answer_that_is_lost_is_no_outage_and_delays_an_end_by_a_quarter_of_a
     assert unheard.seconds == [pytest.approx(INTERVAL / 4)]
 
 
+@pytest.mark.parametrize(("takes", "patience"), [(0.01, INTERVAL / 4), (0.2, 1.6), (0.5, 4.0), (0.7, INTERVAL)])
+def test_an_answer_has_eight_times_what_the_last_look_took(
+    backend: Far, leases: HeartbeatLeases, view: Snapshot, unheard: Unheard, takes: float, patience: float
+) -> None:
+    unheard.takes = takes
+    assert leases.wait("nodes", view, timeout=SCAN) is view
+    for _ in range(2):
+        # The time of an answer that was lost says nothing of the next one.
+        unheard.lost = 1
+        assert leases.wait("nodes", view, timeout=SCAN) is view
+    assert unheard.seconds == [pytest.approx(patience)] * 2
+
+
 @WAITS
 @pytest.mark.parametrize("takes", [0.1, 0.3, 0.55, 0.7, 0.8, 0.95])
 @pytest.mark.parametrize("both", [False, True])

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Final
 
 from ..proxy import PARTITIONS
@@ -104,11 +104,12 @@ def partition(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
 
 def slow(testbed: Testbed, event: FaultEvent) -> bool:
     """Each answer comes later, to one agent or to all of them, at every endpoint that it has."""
-    found = healthy(testbed)
-    for handle in [*filter(None, [victim(testbed, event)])] if event.amount * 8 % 1 < 0.5 else found:
+    one = victim(testbed, event)
+    # A bit of the amount that `_while` does not show.
+    for handle in [one] if one and event.amount * 8 % 1 < 0.5 else healthy(testbed):
         testbed.slow(handle, event.who * testbed.job.ttl / 4)
-        testbed.after(2 * _while(testbed, event), lambda handle=handle: testbed.slow(handle, 0.0))  # type: ignore[misc]
-    return bool(found)
+        testbed.after(2 * _while(testbed, event), partial(testbed.slow, handle, 0.0))
+    return one is not None
 
 
 @_on_one
