@@ -143,6 +143,12 @@ class TestWatching:
             assert node.run.leader == LEADER
             loop.send(wait.since)
 
+    def test_what_the_watch_brings_is_not_read_again(self, harness: Harness, named: tuple[Node, Stepper[None]]) -> None:
+        node, loop = named
+        harness.publish(running("b", "c"))
+        assert isinstance(loop.go(), Emit)
+        assert node.run.leader is None
+
     def test_the_lead_of_its_own_is_not_looked_for(self, harness: Harness) -> None:
         node = harness.registered()
         loop = harness.stepper(watch.watch_loop(node))
