@@ -24,14 +24,15 @@ LEGEND: Final = (
 SERVICES: Final = {"leases": "", "heartbeats": ", leases are heartbeats"}
 """What a service has for leases, by its level, in the words of a row."""
 
-_TRIPS: Final = {"leases": (0.1, 0.2), "heartbeats": (0.004, 0.008)}
-"""Seconds of a round trip in the two runs of which one figure is made: so long that no pause of the leader hides one,
-and where leases are heartbeats so short that few looks at them, each at a moment of its own, fall into the way."""
+_LESS: Final = 0.1
+_MORE: Final = 0.2
+"""Seconds of a round trip in the two runs of which one figure is made: no pause of the leader is long enough to hide
+one."""
 
 _SETTLED: Final = 11.0
 """Seconds after which nodes wait, or work."""
 _LOOKED: Final = 4.6
-"""Seconds after which one that only looks has seen the run. At neither do many nodes look at a heartbeat."""
+"""Seconds after which one that only looks has seen the run."""
 _STEP: Final = 0.01
 _PATIENCE: Final = 60.0
 
@@ -66,10 +67,9 @@ def trips(nodes: int, level: str, way: str) -> Trips:
     Raises:
         Violation: They are not all in within `_PATIENCE` seconds.
     """
-    less, more = _TRIPS[level]
-    short, long = (_seconds(nodes, level, way, seconds) for seconds in (less, more))
-    count = (long - short) / (more - less)
-    return Trips(nodes, level, way, count, short - count * less)
+    short, long = (_seconds(nodes, level, way, trip) for trip in (_LESS, _MORE))
+    count = (long - short) / (_MORE - _LESS)
+    return Trips(nodes, level, way, count, short - count * _LESS)
 
 
 def _seconds(nodes: int, level: str, way: str, trip: float) -> float:
