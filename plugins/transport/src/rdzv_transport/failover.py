@@ -179,7 +179,7 @@ class FailoverClient:
                 raise
 
     def demote(self, member: Member) -> None:
-        """Try a member after all others from now on, and fail the calls that wait for it, if there are others."""
+        """Put a member last that has failed, and fail the calls that wait for it, if there are others."""
         self._put_last(member)
         if len(self._members) > 1:
             self.hang_up(member)
@@ -232,6 +232,7 @@ class FailoverClient:
         self.sockets.discard_inherited()
 
     def _put_last(self, member: Member) -> None:
+        """Try a member after all others from now on."""
         member.failed = True
         self.abandon(member)
         with self._lock:
