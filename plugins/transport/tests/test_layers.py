@@ -108,10 +108,9 @@ class Slowness:
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(self.client, "hang_up", self.hung_up.append)
 
-    def ask(self, timeout: float, took: float, cause: type[Exception] = TimeoutError) -> Member:
-        """Ask for so many seconds a member whose last answer took so long; returns it, which is asked last now."""
+    def ask(self, timeout: float, cause: type[Exception] = TimeoutError) -> None:
+        """Ask the first member for half of so many seconds; it is asked last then."""
         slow, other = self.client.members
-        slow.took = took
 
         def attempt(member: Member, deadline: float) -> None:
             if member is slow:
@@ -121,7 +120,6 @@ class Slowness:
         self.client.try_members(attempt, timeout)
         assert self.client.members == (other, slow)
         assert slow.failed
-        return slow
 
 
 @pytest.fixture
@@ -184,19 +182,30 @@ class TestFailoverClient:
             client.try_members(self._failing([], denied=True), 0)
 
     def test_a_member_that_had_less_time_than_it_needs_keeps_its_connections(self, slowness: Slowness) -> None:
-        slowness.ask(1.0, took=0.17)
+        slowness.client.members[0].took = 0.17
+        slowness.ask(1.0)
         assert not slowness.hung_up
 
     @pytest.mark.parametrize(
-        ("took", "cause"),
-        [(0.0, TimeoutError), (0.16, TimeoutError), (0.17, ConnectionError)],
-        ids=["it has never answered", "it was quicker", "it is broken"],
+        ("took", "timeout", "cause"),
+        [(0.0, 1.0, TimeoutError), (0.16, 1.0, TimeoutError), (9.0, 1.0, ConnectionError), (9.0, 2.0, TimeoutError)],
+        ids=["it has never answered", "it was quicker", "it is broken", "it had its time"],
     )
     def test_a_member_that_has_failed_loses_its_connections(
-        self, slowness: Slowness, took: float, cause: type[Exception]
+        self, slowness: Slowness, took: float, timeout: float, cause: type[Exception]
     ) -> None:
-        slow = slowness.ask(1.0, took, cause)
+        slow = slowness.client.members[0]
+        slow.took = took
+        slowness.ask(timeout, cause)
         assert slowness.hung_up == [slow]
+
+    def test_a_member_that_has_become_slow_loses_its_connections_once(self, slowness: Slowness) -> None:
+        slow = slowness.client.members[0]
+        for timeout in (0.2, 0.2, 0.4):
+            slowness.ask(timeout)
+            slowness.client._members = slowness.client.members[::-1]
+        assert slowness.hung_up == [slow]
+        assert slow.took == pytest.approx(0.2)
 
     def test_what_only_the_deadline_cut_short_is_forgiven(self) -> None:
         client = _client(self.ONE)

@@ -36,7 +36,7 @@ class Member:
         endpoint: As the user wrote it.
         address: What that means; None: its name was not looked up yet.
         responded_at: When it last said anything, on the monotonic clock; 0: never.
-        took: Seconds that its last answer took.
+        took: Seconds that its last answer took; or at least so many, where it did not come.
         failed: Its last attempt did.
     """
 
@@ -149,11 +149,7 @@ class FailoverClient:
                 result = attempt(member, self._until(deadline, 1 + len(queue)))
             except EndpointError as failure:
                 failures.append((member, failure))
-                if isinstance(failure.__cause__, TimeoutError) and time.monotonic() - began < _TRIPS * member.took:
-                    # Its share of a short call was less than it needs: the calls that wait for it go on.
-                    self._put_last(member)
-                else:
-                    self.demote(member)
+                self._note_failure(member, failure, time.monotonic() - began)
                 if failure.applied and not repeatable:
                     raise ReplyLostError(self._describe(failures, started, deadline)) from failure
             else:
@@ -230,6 +226,20 @@ class FailoverClient:
         """Forget, in a forked child, what belongs to the parent."""
         self.closed = True
         self.sockets.discard_inherited()
+
+    def _note_failure(self, member: Member, failure: EndpointError, seconds: float) -> None:
+        """Put a member last that has failed an attempt after so many seconds. They may have been its share of a short
+        call, and less than it needs: then the calls that wait for it go on."""
+        if not isinstance(failure.__cause__, TimeoutError):
+            self.demote(member)
+            return
+        may_be_slow = seconds < min(self.request_timeout, _TRIPS * member.took)
+        # So a member that has become slow is hung up on once, and not each time.
+        member.took = max(member.took, seconds)
+        if may_be_slow:
+            self._put_last(member)
+        else:
+            self.demote(member)
 
     def _put_last(self, member: Member) -> None:
         """Try a member after all others from now on."""
