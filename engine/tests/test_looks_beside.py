@@ -100,6 +100,14 @@ def test_a_look_beside_a_wait_holds_up_no_other_call(
     assert (backend.begun, backend.reads - reads, background.calls["read"]) == (1, 0, 2)
 
 
+def test_a_look_that_never_ends_is_followed_by_another(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
+    """As one that was under way at a fork, in the child."""
+    assert leases.wait("nodes", view, timeout=3 * INTERVAL - SCAN / 2) is view
+    assert backend.begun == 1
+    assert leases.wait("nodes", view, timeout=SCAN) is view
+    assert backend.begun == 2
+
+
 def test_each_look_begins_after_the_one_before(backend: Far, leases: HeartbeatLeases, view: Snapshot) -> None:
     backend.news = b"news"
     view = leases.wait("nodes", view, timeout=30.0)

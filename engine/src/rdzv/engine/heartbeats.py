@@ -236,11 +236,14 @@ class HeartbeatLeases(KeyValueBackend):
         """Begin a look beside the wait for a prefix where one is due, unless one is under way. It is at all leases: one
         that is due while it is under way would have to wait for its end, and so come to be looked at half as often."""
         now, observer = self._clock(), self._observer
+        # One that was under way at a fork never ends in the child; another takes two intervals at most.
+        if (look := self._looks.get(prefix)) is not None and now < look.began + 3 * self._interval:
+            return
         with self._lock:
             left = {lease: ttl for lease, ttl in ttls.items() if not self._has_ended(lease)}
             is_due = any(moment <= now for moment in observer.next_looks(left).values())
             may_end = any(observer.may_end(lease, ttl, now, self._took) for lease, ttl in left.items())
-        if is_due and prefix not in self._looks:
+        if is_due:
             # The wait may end before it: then the next one sees what becomes of it.
             self._looks[prefix] = _LookBeside(self._beside(lambda: self._look_twice(left)), now, may_end)
 

@@ -20,8 +20,10 @@ from .sockets import LONGEST, Address, EndpointError, NotConnectedError, Sockets
 
 _T = TypeVar("_T")
 
-_TRIPS: Final = 3
-"""Round trips of an attempt at most: the connection, TLS, and the answer."""
+_TRIPS: Final = 4
+"""Round trips of an attempt: the connection, TLS, which cluster it is, and the answer."""
+_HICCUP: Final = 0.1
+"""Seconds without an answer that prove nothing, however quick the last one was."""
 
 
 class ReplyLostError(RendezvousConnectionError):
@@ -233,7 +235,7 @@ class FailoverClient:
         if not isinstance(failure.__cause__, TimeoutError):
             self.demote(member)
             return
-        may_be_slow = seconds < min(self.request_timeout, _TRIPS * member.took)
+        may_be_slow = seconds < min(self.request_timeout, max(_HICCUP, _TRIPS * member.took))
         # So a member that has become slow is hung up on once, and not each time.
         member.took = max(member.took, seconds)
         if may_be_slow:
