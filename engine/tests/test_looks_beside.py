@@ -104,7 +104,7 @@ def test_a_look_that_never_ends_is_followed_by_another(backend: Far, leases: Hea
     """As one that was under way at a fork, in the child."""
     assert leases.wait("nodes", view, timeout=3 * INTERVAL - SCAN / 2) is view
     assert backend.begun == 1
-    assert leases.wait("nodes", view, timeout=SCAN) is view
+    assert leases.wait("nodes", view, timeout=2 * SCAN) is view
     assert backend.begun == 2
 
 
@@ -357,7 +357,7 @@ def test_a_look_may_outlast_a_short_wait(backend: Far, leases: HeartbeatLeases, 
 def test_one_of_many_looks_for_the_first_time_beside_its_wait(backend: Far, lease: Lease) -> None:
     crowd = HeartbeatLeases(backend, INTERVAL, lambda: backend.now, observers=lambda: 64, beside=backend.beside)
     view = crowd.wait("nodes", Snapshot({}, parse(backend.read_all("nodes", timeout=CALL))), timeout=0.5)
-    assert crowd.wait("nodes", view, timeout=30.0) is view
+    assert crowd.wait("nodes", view, timeout=10.0) is view
     assert (backend.begun, backend.looks) == (1, [])
 
 
