@@ -127,9 +127,8 @@ class Invariants:
                 self._look_at(name, Envelope.unpack(data))
 
     def _wrote_record(self, node: str) -> None:
-        if self._context.plan.level != "leases" and not any(
-            machine.name == node and machine.process.alive for machine in self._context.machines
-        ):
+        machine = self._context.by_id.get(node)
+        if self._context.plan.level != "leases" and not (machine is not None and machine.process.alive):
             self.undead_at = self._context.timeline.now
 
     def _wrote_notice(self, key: str, envelope: Envelope) -> None:
@@ -280,7 +279,7 @@ class Invariants:
 
     def _check_fitness(self, state: State, leader: str) -> None:
         """A world has a node that is quarantined or drains only if none is possible without."""
-        machines = {machine.name: machine for machine in self._context.machines}
+        machines = self._context.by_id
         known = self._context.timeline.now - HEARD
         unfit = [
             node

@@ -448,6 +448,7 @@ class SimulationContext:
         trace: What has happened.
         fibers: What blocks.
         machines: Every node there ever was.
+        by_id: The same, by their ids.
         attempt: The attempt that new nodes belong to.
         unreliable: The network is, or was, such that even a node that was never disturbed may have been
             out of touch for a time to live.
@@ -472,6 +473,7 @@ class SimulationContext:
     trace: Trace
     fibers: Fibers = field(default_factory=Fibers)
     machines: list["Machine"] = field(default_factory=list)
+    by_id: dict[str, "Machine"] = field(default_factory=dict)
     attempt: int = 0
     unreliable: bool = False
     corrupt: bool = False

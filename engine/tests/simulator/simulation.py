@@ -130,7 +130,8 @@ class Simulation:
         name = self._next_id()
         self.context.trace.log("{} comes", name)
         self.invariants.came_at[name] = self.context.timeline.now
-        self.context.machines.append(Machine(self.context, self.invariants, name))
+        machine = self.context.by_id[name] = Machine(self.context, self.invariants, name)
+        self.context.machines.append(machine)
 
     def _next_id(self) -> str:
         """The id of a node that comes: where nodes fail again and again, some were here before, by their names."""

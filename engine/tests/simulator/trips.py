@@ -145,7 +145,7 @@ def _spare(simulation: Simulation, nodes: int) -> float:
     simulation.come()
     _pass(simulation, _SETTLED)
     leaves = simulation.invariants.state.world[-1]  # type: ignore[union-attr]
-    machine = next(one for one in simulation.context.machines if one.name == leaves)
+    machine = simulation.context.by_id[leaves]
     return _until_all_are_in(simulation, 2, lambda: machine.leave("its machine ends"))
 
 

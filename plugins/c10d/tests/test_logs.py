@@ -233,6 +233,27 @@ def test_heartbeats_are_listed_as_they_are_now(backend: KeyValueBackend, store: 
     assert len(backend.read_all("heartbeats", timeout=CALL).entries) == 1
 
 
+def test_the_removal_of_a_heartbeat_that_was_cut_off_is_finished_by_the_next(
+    backend: KeyValueBackend, store: Any
+) -> None:
+    backend.put("heartbeats/a", b"1", expect=ABSENT, timeout=CALL)
+    die_between(store, "heartbeats/a", None)
+    assert backend.read_all("heartbeats", timeout=CALL).entries == {}
+    assert b"=heartbeats/a" in store.get("rdzv/run/log/heartbeats")
+    backend.delete("heartbeats", timeout=CALL)
+    assert store.get("rdzv/run/log/heartbeats") == b""
+
+
+@pytest.mark.parametrize("top", ["nodes", "heartbeats"])
+def test_what_comes_late_in_the_log_without_its_value_is_removed_with_everything(
+    backend: KeyValueBackend, store: Any, top: str
+) -> None:
+    append(store, f"{top}/a", Frame(nonce(), 0, 1, LONG))
+    assert backend.read_all(top, timeout=CALL).entries == {}
+    backend.delete(top, timeout=CALL)
+    assert store.get(f"rdzv/run/log/{top}") == b""
+
+
 def test_a_heartbeat_that_no_log_tells_of_is_listed_once_it_is_met(backend: KeyValueBackend, store: Any) -> None:
     die_between(store, "heartbeats/a", b"1")
     assert backend.read_all("heartbeats", timeout=CALL).entries == {}

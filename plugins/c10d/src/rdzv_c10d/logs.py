@@ -142,7 +142,7 @@ class Logs:
 
         Returns:
             Them; and later writes, which no log tells of yet. If there are none, the others are of one moment. (Of
-            heartbeats there are none, and no moment is promised.)
+            heartbeats there are only removals, and no moment is promised.)
         """
         records = self._read(connection, prefix).records
         found = {path: one for path, one in records.items() if one.entry is not None and contains(prefix, path)}
@@ -150,17 +150,18 @@ class Logs:
         values = self._read_values(connection, [path for path, one in found.items() if not one.is_whole])
         for path, frame in values.items():
             one = found.pop(path)
-            if frame is not None and frame.nonce != one.frame.nonce and not is_quiet(prefix):
+            is_logged = frame is None or frame.nonce == one.frame.nonce or (is_quiet(path) and frame.value is not None)
+            if frame is not None and not is_logged:
                 later[path] = frame
             elif frame is not None and frame.value is not None:
                 found[path] = one._replace(frame=frame, entry=frame.entry)
         return found, later
 
     def clear(self, connection: Connection, top: str) -> None:
-        """Forget the keys below a top folder that were removed, if that were all."""
-        reading = self._read(connection, top)
-        if all(one.entry is None for one in reading.records.values()):
-            connection.store.compare_set(self._layout.log(top), reading.raw, b"")
+        """Forget the keys below a top folder, if all were removed, or their values are gone."""
+        if not any(self.read(connection, top)):
+            key = self._layout.log(top)
+            connection.store.compare_set(key, self._readings.get(key, Reading()).raw, b"")
 
     def _read(self, connection: Connection, path: str) -> Reading:
         key = self._layout.log(path)
