@@ -31,6 +31,7 @@ class News:
         status: What it answers.
         hangs_up: Whether it hangs up instead of answering ``/after``.
         is_eager: Whether it answers ``/after`` at once.
+        late: Seconds for which it keeps the answer to ``/now``.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class News:
         self.status = 200
         self.hangs_up = False
         self.is_eager = False
+        self.late = 0.0
         self._over = False
         self._changed = threading.Condition()
         news = self
@@ -53,6 +55,8 @@ class News:
                     if news.hangs_up:
                         self.close_connection = True
                         return
+                elif news.late:
+                    news.keep(news.late)
                 body = str(news.number).encode()
                 self.send_response(news.status)
                 self.send_header("Content-Length", str(len(body)))
@@ -82,6 +86,11 @@ class News:
         """Until there is another number than that."""
         with self._changed:
             self._changed.wait_for(lambda: self.number != known or self._over or self.hangs_up or self.is_eager, 10)
+
+    def keep(self, seconds: float) -> None:
+        """For that long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over, seconds)
 
     def polls(self) -> int:
         """How many polls it got."""
@@ -123,9 +132,9 @@ class Watcher:
         self.client.close()
         self._watches.close()
 
-    def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot]:
-        request = Request("GET", f"/after/{since.revision.index}")
-        return self.client.open_poll(request, HELD, timeout, self._reader(time.monotonic()))
+    def _open_poll(self, prefix: str, since: Snapshot | None, timeout: float) -> Poll[Snapshot]:
+        path, held = ("/now", 0.0) if since is None else (f"/after/{since.revision.index}", HELD)
+        return self.client.open_poll(Request("GET", path), held, timeout, self._reader(time.monotonic()))
 
     def _reader(self, asked: float) -> Callable[[Reply], Snapshot]:
         def read(reply: Reply) -> Snapshot:
@@ -185,6 +194,23 @@ def test_a_wait_without_a_snapshot_reads(serve: Serve, watch: Watch) -> None:
     assert news.asked == ["/now"]
 
 
+def test_a_reading_goes_on_over_waits_that_are_shorter_than_it(serve: Serve, watch: Watch) -> None:
+    news = serve()
+    news.late = 0.4
+    watcher = watch(news.endpoint)
+    _until(lambda: watcher.wait(Snapshot(), 0.05).entries != {})
+    assert news.asked == ["/now"]
+
+
+def test_a_reading_that_is_not_answered_is_made_at_the_next_endpoint(serve: Serve, watch: Watch) -> None:
+    silent, other = serve(), serve()
+    silent.late = CALL
+    other.number = 2
+    watcher = watch(silent.endpoint, other.endpoint)
+    assert watcher.wait(Snapshot()).entries["p"].value == b"2"
+    assert (silent.asked, other.asked) == (["/now"], ["/now"])
+
+
 def test_an_old_snapshot_is_read_anew(serve: Serve, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polls, "_REUSE_WINDOW", 0.0)
     news = serve()
@@ -229,12 +255,15 @@ def test_a_poll_whose_endpoint_breaks_is_gone_on_with_at_the_next(serve: Serve, 
 
 
 class Breaking:
-    """A poll that breaks when the time of a wait is over."""
+    """A poll that breaks when the time of a wait is over; a reading is answered."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, found: Snapshot | None) -> None:
         self.member = member
+        self._found = found
 
-    def receive(self, deadline: float) -> None:
+    def receive(self, deadline: float) -> tuple[Snapshot]:
+        if self._found is not None:
+            return (self._found,)
         time.sleep(max(0.0, deadline - time.monotonic()))
         raise EndpointError("it broke", applied=True)
 
@@ -251,9 +280,11 @@ def test_after_a_poll_that_has_broken_the_next_wait_reads() -> None:
         asked.append("all")
         return Snapshot({}, Revision(1, time.monotonic(), time.monotonic()))
 
-    def open_poll(prefix: str, now: Snapshot, timeout: float) -> Any:
+    def open_poll(prefix: str, now: Snapshot | None, timeout: float) -> Any:
+        if now is None:
+            return Breaking(client.members[0], read_all(prefix, timeout))
         asked.append("news")
-        return Breaking(client.members[0])
+        return Breaking(client.members[0], None)
 
     watch = PollWatch(client, read_all, open_poll, "p")
     seen = read_all("p", 1.0)

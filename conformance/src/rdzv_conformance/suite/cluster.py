@@ -11,10 +11,10 @@ from rdzv_core.backend import ABSENT, ANY, Capability, KeyValueBackend, Lease, P
 from rdzv_core.errors import RendezvousConnectionError
 
 from ..deadlines import eventually
-from ..meanwhile import follow, in_background, persist, with_retries
+from ..meanwhile import follow, holds, in_background, persist, with_retries
 from ..processes import Processes
 from ..servers import free_ports
-from .base import CALL, CLUSTER, KEY, ROOT, entry_of, refusal, remove_keys, requires
+from .base import CALL, CLUSTER, KEY, ROOT, entry_of, lacks, refusal, remove_keys, requires
 from .calls import result_of
 from .nodes import FORM, Nodes, assert_calm, gather
 from .server import ConnectTo, Server, ServerConformance, ServerHarness, check_endpoint_is_taken
@@ -31,6 +31,8 @@ _TURNS: Final = 60
 _SLOW: Final = 0.4
 """Seconds until an answer comes from an endpoint that is slow."""
 _SLOW_PUTS: Final = 5
+_SHORT_WAIT: Final = 0.75
+"""Seconds of the waits of a node that looks at heartbeats."""
 
 _SHORT: Final = 1.0
 _LEASES: Final = 20
@@ -123,6 +125,25 @@ class ClusterConformance(ServerConformance):
                 refusal(lambda: client.read(KEY, timeout=_SLOW / 2), RendezvousConnectionError)
             outcomes = result_of(patient, "put", CALL)
         assert outcomes == [PutOutcome.APPLIED] * _SLOW_PUTS, f"calls that were given up took others along: {outcomes}"
+
+    @requires(Capability.MULTI_ENDPOINT)
+    @lacks(Capability.LEASE)
+    def test_short_waits_go_on_at_another_endpoint(self, harness: ServerHarness) -> None:
+        """Where leases are heartbeats a node's waits are short, and their share of an endpoint may be less than an
+        answer needs: what one has begun, the next goes on with, once calls have found the other endpoint."""
+        frozen, slow = harness.proxy(), harness.proxy()
+        client, writer = harness.client(f"{frozen.endpoint},{slow.endpoint}"), harness.client()
+        since = client.wait(ROOT, client.read_all(ROOT, timeout=CALL), timeout=_SHORT_WAIT)
+        slow.slow(_SLOW)
+        frozen.partition()
+        writer.put(KEY, b"after", expect=ANY, timeout=CALL)
+        with in_background(lambda: persist(lambda: client.background().read(KEY, timeout=CALL), _LOSS)) as found:
+            deadline = time.monotonic() + _LOSS
+            while not holds(KEY, b"after")(since):
+                assert time.monotonic() < deadline, f"waits of {_SHORT_WAIT} s heard of no change for {_LOSS:.0f} s"
+                with contextlib.suppress(RendezvousConnectionError):
+                    since = client.wait(ROOT, since, timeout=_SHORT_WAIT)
+            result_of(found, "read", _LOSS)
 
     @requires(Capability.MULTI_ENDPOINT)
     @requires(Capability.LEASE)

@@ -232,12 +232,13 @@ class FailoverClient:
     def _note_failure(self, member: Member, failure: EndpointError, seconds: float) -> None:
         """Put a member last that has failed an attempt after so many seconds. They may have been its share of a short
         call, and less than it needs: then the calls that wait for it go on."""
-        if not isinstance(failure.__cause__, TimeoutError):
-            self.demote(member)
-            return
-        may_be_slow = seconds < min(self.request_timeout, max(_HICCUP, _TRIPS * member.took))
-        # So a member that has become slow is hung up on once, and not each time.
-        member.took = max(member.took, seconds)
+        is_late = isinstance(failure.__cause__, TimeoutError)
+        # Of one that never answered it is not known how long it takes.
+        usual = _TRIPS * member.took if member.took else self.request_timeout
+        may_be_slow = is_late and seconds < min(self.request_timeout, max(_HICCUP, usual))
+        if is_late:
+            # So a member that has become slow is hung up on once, and not each time.
+            member.took = max(member.took, seconds)
         if may_be_slow:
             self._put_last(member)
         else:

@@ -23,9 +23,9 @@ _REUSE_WINDOW: Final = 1.0
 PAUSE: Final = 0.02
 """Seconds from a poll to the next if it brought nothing: some services wake a waiter at every write nearby."""
 
-OpenPoll = Callable[[str, Snapshot, float], Poll[Snapshot]]
-"""Asks for what is at or under a prefix after the first change since a snapshot: given the prefix, the snapshot and the
-seconds until it is sent."""
+OpenPoll = Callable[[str, Snapshot | None, float], Poll[Snapshot]]
+"""Asks for what is at or under a prefix after the first change since a snapshot, or as it is now: given the prefix, the
+snapshot or None, and the seconds until it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,46 +97,47 @@ class PollWatch:
             poll.close()
 
     def _step(self, deadline: float) -> None:
-        """One step towards news: read the prefix, or begin a poll, or receive its answer."""
-        timeout = min(deadline - time.monotonic(), self._client.patience)
+        """One step towards news: begin a poll, or receive its answer. A reading is a poll, too: a wait that is shorter
+        than a round trip does not lose it."""
         with self._client.forgiving(deadline):
             try:
-                if self._now is None:
-                    self._now = self._read_all(self._prefix, timeout)
-                    self._has_failed = False
-                elif self._poll is None:
-                    self._begin(self._now, timeout)
+                if self._poll is None:
+                    self._begin(self._timeout(deadline))
                 else:
-                    self._receive(self._poll, self._now, deadline)
+                    self._receive(self._poll, deadline)
             except BaseException:
                 # An interrupt, too: what was received and not taken in does not come again.
                 self._now, self._has_failed = None, True
                 self.close()
                 raise
 
-    def _begin(self, now: Snapshot, timeout: float) -> None:
+    def _begin(self, timeout: float) -> None:
         if (pause := self._next_poll - time.monotonic()) > 0:
             time.sleep(max(0.0, min(pause, timeout)))
             return
-        self._next_poll = time.monotonic() + PAUSE
-        self._poll = self._open_poll(self._prefix, now, timeout)
+        # What is read need not be new.
+        self._next_poll = time.monotonic() + PAUSE if self._now is not None else 0.0
+        self._poll = self._open_poll(self._prefix, self._now, timeout)
 
-    def _receive(self, poll: Poll[Snapshot], now: Snapshot, deadline: float) -> None:
-        found: Snapshot | None = None
+    def _receive(self, poll: Poll[Snapshot], deadline: float) -> None:
+        before, found = self._now, None
         try:
-            result = poll.receive(deadline)
-            if result is None:
+            if (result := poll.receive(deadline)) is None:
                 return
             (found,) = result
-        except ResponseTimeoutError:
-            # It may be late: reading shows whether the service lives.
-            pass
-        except EndpointError:
-            self._client.demote(poll.member)
+        except EndpointError as failure:
+            # One that waits for a change may be late: reading shows whether the service lives.
+            if before is None or not isinstance(failure, ResponseTimeoutError):
+                self._client.demote(poll.member)
         self.close()
+        if found is None and before is None:
+            found = self._read_all(self._prefix, self._timeout(deadline))
         self._now, self._has_failed = found, found is None
-        if found is not None and found.entries != now.entries:
+        if found is not None and before is not None and found.entries != before.entries:
             self._next_poll = 0.0
+
+    def _timeout(self, deadline: float) -> float:
+        return min(deadline - time.monotonic(), self._client.patience)
 
 
 def _is_newer(now: Snapshot, since: Snapshot, known: Revision) -> bool:
