@@ -5,10 +5,11 @@ A kind is a module with two functions: ``load(backend)`` imports what such a nod
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 __all__ = ["TALLY", "FloorNode", "HandlerNode", "NewNode", "Node", "NodeSpec", "Tally"]
 
@@ -63,29 +64,31 @@ class NodeSpec:
         )
 
 
-class Node(Protocol):
+class Node(ABC):
     """One node."""
 
-    pause: float
-    """Seconds between two calls of `waiting`, as the launcher that belongs to it has them."""
+    pause = 0.1
+    """Seconds between two calls of `waiting`, as the launcher that belongs to it has them: torchrun's
+    --monitor-interval."""
 
+    @abstractmethod
     def join(self) -> int:
         """Join the next round; returns the size of the world."""
 
+    @abstractmethod
     def waiting(self) -> bool:
         """Whether the launcher would now have it join again."""
 
+    @abstractmethod
     def store(self) -> Any:
         """The store of the round that it is in, with ``set``, ``get`` and ``add``."""
 
-    def end(self) -> None:
-        """Release everything; the run is over."""
+    def end(self) -> None:  # noqa: B027 - most leave it so
+        """Release what would disturb others once the run is over: nothing, for the process ends."""
 
 
-class NewNode:
+class NewNode(Node):
     """A node that is made when it joins."""
-
-    pause = 0.1
 
     def __init__(self, make: Callable[[], Node]) -> None:
         self._made = cache(make)
@@ -103,10 +106,8 @@ class NewNode:
         self._made().end()
 
 
-class FloorNode:
+class FloorNode(Node):
     """A node without a rendezvous, which makes calls as it joins: it has no store, and nothing has it join again."""
-
-    pause = 0.1
 
     def waiting(self) -> bool:
         return False
@@ -114,14 +115,9 @@ class FloorNode:
     def store(self) -> Any:
         raise NotImplementedError
 
-    def end(self) -> None:
-        """Nothing: the process ends, and there is nothing of it that would disturb another."""
 
-
-class HandlerNode:
+class HandlerNode(Node):
     """A node that is a handler, of PyTorch's or of rdzv's."""
-
-    pause = 0.1  # torchrun's --monitor-interval
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
@@ -136,9 +132,6 @@ class HandlerNode:
 
     def store(self) -> Any:
         return self._info.store
-
-    def end(self) -> None:
-        """Nothing: the process ends, and there is nothing of it that would disturb another."""
 
 
 @dataclass

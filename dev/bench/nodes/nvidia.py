@@ -29,7 +29,7 @@ def make(spec: NodeSpec) -> Node:
     return _Node(spec)
 
 
-class _Node:
+class _Node(Node):
     pause = 0.3  # the --monitor-interval of its launcher
 
     def __init__(self, spec: NodeSpec) -> None:
@@ -58,6 +58,3 @@ class _Node:
     def store(self) -> Any:
         distributed = importlib.import_module("torch.distributed")
         return distributed.PrefixStore(f"torch.rendezvous.{self._spec.run_id}.{self._state._round}", self._store)
-
-    def end(self) -> None:
-        """Nothing: the process ends, and there is nothing of it that would disturb another."""

@@ -113,7 +113,8 @@ class ClusterConformance(ServerConformance):
         client = harness.client(",".join(proxy.endpoint for proxy in proxies))
         client.put(KEY, b"before", expect=ANY, timeout=CALL)
         for proxy in proxies:
-            # It knows each as slow, by an answer, and goes on to the next one.
+            # It knows each as slow, by an answer; a call that this one's share is too short for is answered by the next
+            # one, or fails where none is left, and this one is asked last from then on.
             proxy.slow(_SLOW)
             assert client.read(KEY, timeout=CALL)
             with contextlib.suppress(RendezvousConnectionError):

@@ -211,23 +211,26 @@ class HeartbeatLeases(KeyValueBackend):
 
     def _alive_entries(self, parsed: Parsed, deadline: float) -> Snapshot:
         """All entries but those of a lease that has ended, by a look at all of them."""
-        if parsed.ttls:
-            with self._lock:
-                left = {lease: ttl for lease, ttl in parsed.ttls.items() if not self._has_ended(lease)}
-            if left:
-                self._look(left, self._inner, self._clock(), deadline)
+        with self._lock:
+            left = self._left_of(parsed.ttls)
+        if left:
+            self._look(left, self._inner, self._clock(), deadline)
         return self._unless_ended(parsed)
 
     def _unless_ended(self, parsed: Parsed) -> Snapshot:
         """All entries but those of a lease of which it is known that it has ended."""
         with self._lock:
             self._observer.see(parsed.ttls, self._clock())
-            ended = {lease for lease in parsed.ttls if self._has_ended(lease)}
+            left = self._left_of(parsed.ttls)
+        if len(left) == len(parsed.ttls):  # as nearly always
+            return Snapshot(parsed.entries, parsed)
+        ended = parsed.ttls.keys() - left.keys()
         leases = parsed.leases
         return Snapshot({key: entry for key, entry in parsed.entries.items() if leases.get(key) not in ended}, parsed)
 
-    def _has_ended(self, lease: str) -> bool:
-        return self._observer.state(lease) is LeaseState.ENDED
+    def _left_of(self, ttls: Mapping[str, float]) -> dict[str, float]:
+        """Those leases of which it is not known that they have ended."""
+        return {lease: ttl for lease, ttl in ttls.items() if self._observer.state(lease) is not LeaseState.ENDED}
 
     def _alive_entry(self, key: str, entry: Entry | None, deadline: float) -> Entry | None:
         return entry and self._alive_entries(parse(Snapshot({key: entry})), deadline).entries.get(key)
@@ -240,7 +243,7 @@ class HeartbeatLeases(KeyValueBackend):
         if (look := self._looks.get(prefix)) is not None and now < look.began + 3 * self._interval:
             return
         with self._lock:
-            left = {lease: ttl for lease, ttl in ttls.items() if not self._has_ended(lease)}
+            left = self._left_of(ttls)
             is_due = any(moment <= now for moment in observer.next_looks(left).values())
             may_end = any(observer.may_end(lease, ttl, now, self._took) for lease, ttl in left.items())
         if is_due:

@@ -90,7 +90,7 @@ class Judge:
         context = self._context
         invariants = self._copy(number)
         machines: list[Any] = [_machine(one, context.plan.racks) for one in shown]
-        context.machines = machines
+        context.machines, context.by_id = machines, {machine.name: machine for machine in machines}
         context.closers = {one.name for one in shown if one.facts.closes}
         lines, violation = context.trace._lines, None
         lines.clear()
