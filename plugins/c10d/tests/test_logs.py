@@ -2,6 +2,7 @@
 
 import socket
 import time
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -39,6 +40,31 @@ def die_between(store: Any, path: str, value: bytes | None) -> Frame:
     frame = Frame.parse(store.get(key)).then(value) if store.check([key]) else Frame(nonce(), 1000, 1, value)
     store.set(key, frame.raw)
     return frame
+
+
+class Died(Exception):
+    """The process of the client ends here."""
+
+
+class Mortal:
+    """A store whose client dies instead of a call."""
+
+    def __init__(self, store: Any, calls: int) -> None:
+        self._store = store
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name == "has_extended_api":
+            return found
+
+        def call(*arguments: Any) -> Any:
+            if not self._calls:
+                raise Died
+            self._calls -= 1
+            return found(*arguments)
+
+        return call
 
 
 def append(store: Any, path: str, frame: Frame) -> None:
@@ -242,6 +268,37 @@ def test_the_removal_of_a_heartbeat_that_was_cut_off_is_finished_by_the_next(
     assert b"=heartbeats/a" in store.get("rdzv/run/log/heartbeats")
     backend.delete("heartbeats", timeout=CALL)
     assert store.get("rdzv/run/log/heartbeats") == b""
+
+
+@pytest.mark.parametrize("work", ["create", "overwrite", "delete", "delete all"])
+@pytest.mark.parametrize("top", ["nodes", "heartbeats"])
+def test_nothing_stays_behind_of_a_client_that_dies_between_two_calls(
+    backend: KeyValueBackend, store: Any, top: str, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever call is its last: all clients see the same afterwards, and a removal takes all."""
+    monkeypatch.setattr(run, "_BETWEEN", 0.0)
+    path, is_done, calls = f"{top}/a", False, 0
+    while not is_done:
+        there = None
+        if work != "create":
+            there = backend.put(path, b"x", expect=ABSENT, timeout=CALL).entry
+        mortal, connection = run.Run("rdzv/run/"), Connection(Mortal(store, calls), Session("", ""))  # type: ignore[arg-type]
+        with suppress(Died):
+            if work.startswith("delete"):
+                mortal.delete(connection, top if work == "delete all" else path)
+            else:
+                mortal.put(connection, path, b"y", ABSENT if there is None else there.token, run.Attempt())
+            is_done = True
+        found = backend.read_all(top, timeout=CALL)
+        with closing(C10dRendezvousBackend(store, "run")) as other:
+            assert other.read_all(top, timeout=CALL).entries == found.entries
+        backend.delete(top, timeout=CALL)
+        assert backend.read(path, timeout=CALL) is None
+        assert backend.read_all(top, timeout=CALL).entries == {}
+        assert [key for key in store.list_keys() if "/value/" in key] == []
+        assert not store.check([f"rdzv/run/log/{top}"]) or store.get(f"rdzv/run/log/{top}") == b""
+        calls += 1
+    assert calls > 1
 
 
 @pytest.mark.parametrize("top", ["nodes", "heartbeats"])
