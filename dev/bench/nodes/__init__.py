@@ -83,8 +83,8 @@ class Node(ABC):
     def store(self) -> Any:
         """The store of the round that it is in, with ``set``, ``get`` and ``add``."""
 
-    def end(self) -> None:  # noqa: B027 - most leave it so
-        """Release what would disturb others once the run is over: nothing, for the process ends."""
+    def end(self) -> None:  # noqa: B027 - most nodes leave it so
+        """Release what would disturb others after the run. Here nothing: the process ends."""
 
 
 class NewNode(Node):

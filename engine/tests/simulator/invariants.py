@@ -128,7 +128,7 @@ class Invariants:
 
     def _wrote_record(self, node: str) -> None:
         machine = self._context.by_id.get(node)
-        if self._context.plan.level != "leases" and not (machine is not None and machine.process.alive):
+        if self._context.plan.level != "leases" and (machine is None or not machine.process.alive):
             self.undead_at = self._context.timeline.now
 
     def _wrote_notice(self, key: str, envelope: Envelope) -> None:

@@ -448,7 +448,7 @@ class SimulationContext:
         trace: What has happened.
         fibers: What blocks.
         machines: Every node there ever was.
-        by_id: The same, by their ids.
+        by_id: The same, by their ids, so that a check of one node does not go through all.
         attempt: The attempt that new nodes belong to.
         unreliable: The network is, or was, such that even a node that was never disturbed may have been
             out of touch for a time to live.
@@ -502,6 +502,11 @@ class SimulationContext:
         context = cls(plan, timeline, service, conditions, Trace(timeline), unreliable=unreliable)
         context.rack = lambda order: f"r{order % plan.racks}"
         return context
+
+    def add(self, machine: "Machine") -> None:
+        """Let a node be there."""
+        self.machines.append(machine)
+        self.by_id[machine.name] = machine
 
     def living(self, attempt: int | None = None) -> list["Machine"]:
         """The nodes that run, of one attempt or of all."""

@@ -130,8 +130,7 @@ class Simulation:
         name = self._next_id()
         self.context.trace.log("{} comes", name)
         self.invariants.came_at[name] = self.context.timeline.now
-        machine = self.context.by_id[name] = Machine(self.context, self.invariants, name)
-        self.context.machines.append(machine)
+        self.context.add(Machine(self.context, self.invariants, name))
 
     def _next_id(self) -> str:
         """The id of a node that comes: where nodes fail again and again, some were here before, by their names."""

@@ -12,7 +12,7 @@ from rdzv_core.backend import ABSENT, ANY, Entry, KeyValueBackend, PutOutcome
 
 from rdzv_c10d import C10dRendezvousBackend, logs, run
 from rdzv_c10d.layout import Layout
-from rdzv_c10d.logs import Logs
+from rdzv_c10d.logs import Logs, Reading
 from rdzv_c10d.store import Connection, NoAnswerError, Session, stores
 from rdzv_c10d.values import Frame, nonce
 
@@ -309,6 +309,22 @@ def test_what_comes_late_in_the_log_without_its_value_is_removed_with_everything
     assert backend.read_all(top, timeout=CALL).entries == {}
     backend.delete(top, timeout=CALL)
     assert store.get(f"rdzv/run/log/{top}") == b""
+
+
+def test_a_log_is_not_cleared_of_what_is_written_meanwhile(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread writes, and reads the log, after the reading by which it is judged."""
+    logs, connection = Logs(Layout("rdzv/run/")), Connection(store, Session("", ""))
+    read = logs._read
+
+    def read_early(connection: Connection, path: str) -> Reading:
+        found = read(connection, path)
+        logs.append(connection, "nodes/b", Frame(nonce(), 1, 1, b"x"))
+        read(connection, path)
+        return found
+
+    monkeypatch.setattr(logs, "_read", read_early)
+    logs.clear(connection, "nodes")
+    assert b"nodes/b" in log_of(store)
 
 
 def test_a_heartbeat_that_no_log_tells_of_is_listed_once_it_is_met(backend: KeyValueBackend, store: Any) -> None:

@@ -189,6 +189,12 @@ class TestFailoverClient:
         slowness.ask(timeout)
         assert not slowness.hung_up
 
+    def test_a_member_that_has_answered_no_call_keeps_its_connections_each_time(self, slowness: Slowness) -> None:
+        for timeout in (0.2, 1.6):
+            slowness.ask(timeout)
+            slowness.client._members = slowness.client.members[::-1]
+        assert not slowness.hung_up
+
     def test_a_hiccup_costs_no_connections(self, slowness: Slowness) -> None:
         slowness.ask(0.19)
         assert not slowness.hung_up

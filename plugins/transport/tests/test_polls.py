@@ -31,7 +31,7 @@ class News:
         status: What it answers.
         hangs_up: Whether it hangs up instead of answering ``/after``.
         is_eager: Whether it answers ``/after`` at once.
-        late: Seconds for which it keeps the answer to ``/now``.
+        is_silent: Whether it keeps the answer to ``/now``, until it is not and is released.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class News:
         self.status = 200
         self.hangs_up = False
         self.is_eager = False
-        self.late = 0.0
+        self.is_silent = False
         self._over = False
         self._changed = threading.Condition()
         news = self
@@ -55,8 +55,8 @@ class News:
                     if news.hangs_up:
                         self.close_connection = True
                         return
-                elif news.late:
-                    news.keep(news.late)
+                else:
+                    news.keep()
                 body = str(news.number).encode()
                 self.send_response(news.status)
                 self.send_header("Content-Length", str(len(body)))
@@ -87,10 +87,10 @@ class News:
         with self._changed:
             self._changed.wait_for(lambda: self.number != known or self._over or self.hangs_up or self.is_eager, 10)
 
-    def keep(self, seconds: float) -> None:
-        """For that long."""
+    def keep(self) -> None:
+        """As long as it is silent."""
         with self._changed:
-            self._changed.wait_for(lambda: self._over, seconds)
+            self._changed.wait_for(lambda: self._over or not self.is_silent, 10)
 
     def polls(self) -> int:
         """How many polls it got."""
@@ -196,18 +196,26 @@ def test_a_wait_without_a_snapshot_reads(serve: Serve, watch: Watch) -> None:
 
 def test_a_reading_goes_on_over_waits_that_are_shorter_than_it(serve: Serve, watch: Watch) -> None:
     news = serve()
-    news.late = 0.4
+    news.is_silent = True
     watcher = watch(news.endpoint)
-    _until(lambda: watcher.wait(Snapshot(), 0.05).entries != {})
+    _until(lambda: bool(watcher.wait(Snapshot(), 0.05) and news.asked))
+    for _ in range(2):
+        assert watcher.wait(Snapshot(), 0.05).entries == {}
+    news.is_silent = False
+    news.release()
+    assert watcher.wait(Snapshot()).entries["p"].value == b"1"
     assert news.asked == ["/now"]
 
 
 def test_a_reading_that_is_not_answered_is_made_at_the_next_endpoint(serve: Serve, watch: Watch) -> None:
     silent, other = serve(), serve()
-    silent.late = CALL
+    silent.is_silent = True
     other.number = 2
     watcher = watch(silent.endpoint, other.endpoint)
-    assert watcher.wait(Snapshot()).entries["p"].value == b"2"
+    assert watcher.wait(Snapshot(), 0.1).entries == {}
+    # Who knows something that is not old does not make a poll of the reading.
+    seen = Snapshot(revision=Revision(1, time.monotonic(), time.monotonic()))
+    assert watcher.wait(seen).entries["p"].value == b"2"
     assert (silent.asked, other.asked) == (["/now"], ["/now"])
 
 

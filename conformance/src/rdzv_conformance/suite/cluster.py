@@ -32,7 +32,7 @@ _SLOW: Final = 0.4
 """Seconds until an answer comes from an endpoint that is slow."""
 _SLOW_PUTS: Final = 5
 _SHORT_WAIT: Final = 0.75
-"""Seconds of the waits of a node that looks at heartbeats."""
+"""Seconds of the waits of a node that looks at heartbeats; one of two endpoints has half of them, less than `_SLOW`."""
 
 _SHORT: Final = 1.0
 _LEASES: Final = 20
@@ -113,8 +113,8 @@ class ClusterConformance(ServerConformance):
         client = harness.client(",".join(proxy.endpoint for proxy in proxies))
         client.put(KEY, b"before", expect=ANY, timeout=CALL)
         for proxy in proxies:
-            # It knows each as slow, by an answer; a call that this one's share is too short for is answered by the next
-            # one, or fails where none is left, and this one is asked last from then on.
+            # It knows by an answer that this one is slow. The short call leaves this one too little time: the next one
+            # answers it, or it fails where none is left; this one is asked last from then on.
             proxy.slow(_SLOW)
             assert client.read(KEY, timeout=CALL)
             with contextlib.suppress(RendezvousConnectionError):

@@ -212,24 +212,24 @@ class HeartbeatLeases(KeyValueBackend):
     def _alive_entries(self, parsed: Parsed, deadline: float) -> Snapshot:
         """All entries but those of a lease that has ended, by a look at all of them."""
         with self._lock:
-            left = self._left_of(parsed.ttls)
-        if left:
-            self._look(left, self._inner, self._clock(), deadline)
+            living = self._not_ended(parsed.ttls)
+        if living:
+            self._look(living, self._inner, self._clock(), deadline)
         return self._unless_ended(parsed)
 
     def _unless_ended(self, parsed: Parsed) -> Snapshot:
         """All entries but those of a lease of which it is known that it has ended."""
         with self._lock:
             self._observer.see(parsed.ttls, self._clock())
-            left = self._left_of(parsed.ttls)
-        if len(left) == len(parsed.ttls):  # as nearly always
+            living = self._not_ended(parsed.ttls)
+        if len(living) == len(parsed.ttls):  # as nearly always
             return Snapshot(parsed.entries, parsed)
-        ended = parsed.ttls.keys() - left.keys()
+        ended = parsed.ttls.keys() - living.keys()
         leases = parsed.leases
         return Snapshot({key: entry for key, entry in parsed.entries.items() if leases.get(key) not in ended}, parsed)
 
-    def _left_of(self, ttls: Mapping[str, float]) -> dict[str, float]:
-        """Those leases of which it is not known that they have ended."""
+    def _not_ended(self, ttls: Mapping[str, float]) -> dict[str, float]:
+        """Those leases of which it is not known that they have ended; asked under the lock."""
         return {lease: ttl for lease, ttl in ttls.items() if self._observer.state(lease) is not LeaseState.ENDED}
 
     def _alive_entry(self, key: str, entry: Entry | None, deadline: float) -> Entry | None:
@@ -243,12 +243,12 @@ class HeartbeatLeases(KeyValueBackend):
         if (look := self._looks.get(prefix)) is not None and now < look.began + 3 * self._interval:
             return
         with self._lock:
-            left = self._left_of(ttls)
-            is_due = any(moment <= now for moment in observer.next_looks(left).values())
-            may_end = any(observer.may_end(lease, ttl, now, self._took) for lease, ttl in left.items())
+            living = self._not_ended(ttls)
+            is_due = any(moment <= now for moment in observer.next_looks(living).values())
+            may_end = any(observer.may_end(lease, ttl, now, self._took) for lease, ttl in living.items())
         if is_due:
             # The wait may end before it: then the next one sees what becomes of it.
-            self._looks[prefix] = _LookBeside(self._beside(lambda: self._look_twice(left)), now, may_end)
+            self._looks[prefix] = _LookBeside(self._beside(lambda: self._look_twice(living)), now, may_end)
 
     def _look_twice(self, ttls: Mapping[str, float]) -> None:
         """Look beside a wait. One answer that is late, or lost, is no outage: it is asked for once more."""

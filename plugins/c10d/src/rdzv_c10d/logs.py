@@ -18,7 +18,7 @@ from rdzv_transport import contains, number_of
 
 from .layout import Layout, is_quiet
 from .store import Connection, extend, peek, stores
-from .values import Frame, foreign, frame_of
+from .values import Frame, entry_of, foreign, frame_of
 
 _INLINE: Final = 1024
 """A longer value, in bytes, is not in the log; who reads the log reads it where it is."""
@@ -142,7 +142,7 @@ class Logs:
 
         Returns:
             Them; and later writes, which no log tells of yet. If there are none, the others are of one moment. (Of
-            heartbeats there are only removals, and no moment is promised.)
+            heartbeats only removals are among the later ones, and no moment is promised.)
         """
         records = self._read(connection, prefix).records
         found = {path: one for path, one in records.items() if one.entry is not None and contains(prefix, path)}
@@ -150,18 +150,21 @@ class Logs:
         values = self._read_values(connection, [path for path, one in found.items() if not one.is_whole])
         for path, frame in values.items():
             one = found.pop(path)
-            is_logged = frame is None or frame.nonce == one.frame.nonce or (is_quiet(path) and frame.value is not None)
-            if frame is not None and not is_logged:
+            if frame is None:
+                continue
+            # Of a heartbeat the log tells the creation and the removal alone.
+            if frame.nonce != one.frame.nonce and not (is_quiet(path) and frame.value is not None):
                 later[path] = frame
-            elif frame is not None and frame.value is not None:
+            elif frame.value is not None:
                 found[path] = one._replace(frame=frame, entry=frame.entry)
         return found, later
 
     def clear(self, connection: Connection, top: str) -> None:
-        """Forget the keys below a top folder, if all were removed, or their values are gone."""
-        if not any(self.read(connection, top)):
-            key = self._layout.log(top)
-            connection.store.compare_set(key, self._readings.get(key, Reading()).raw, b"")
+        """Forget the keys below a top folder, if none of them has a value any more."""
+        reading = self._read(connection, top)
+        paths = [path for path, one in reading.records.items() if one.entry is not None]
+        if not any(entry_of(frame_of(peek(connection.store, self._layout.value(path)))) for path in paths):
+            connection.store.compare_set(self._layout.log(top), reading.raw, b"")
 
     def _read(self, connection: Connection, path: str) -> Reading:
         key = self._layout.log(path)

@@ -163,6 +163,7 @@ class Keys:
         none is missed for good."""
         query, held, deadline = {"recurse": ""}, 0.0, time.monotonic() + timeout
         if since is None:
+            # First: the answer comes later, and perhaps to another wait.
             self._check_that_it_may_read(prefix, timeout)
         else:
             query |= {"index": str(since.revision.index), "wait": f"{_HELD:.0f}s"}

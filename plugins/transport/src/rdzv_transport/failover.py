@@ -38,7 +38,7 @@ class Member:
         endpoint: As the user wrote it.
         address: What that means; None: its name was not looked up yet.
         responded_at: When it last said anything, on the monotonic clock; 0: never.
-        took: Seconds that its last answer took; or at least so many, where it did not come.
+        took: Seconds that its last answer to a call took, or at least so many, where it did not come; 0: there was none.
         failed: Its last attempt did.
     """
 
@@ -232,14 +232,16 @@ class FailoverClient:
     def _note_failure(self, member: Member, failure: EndpointError, seconds: float) -> None:
         """Put a member last that has failed an attempt after so many seconds. They may have been its share of a short
         call, and less than it needs: then the calls that wait for it go on."""
-        is_late = isinstance(failure.__cause__, TimeoutError)
-        # Of one that never answered it is not known how long it takes.
-        usual = _TRIPS * member.took if member.took else self.request_timeout
-        may_be_slow = is_late and seconds < min(self.request_timeout, max(_HICCUP, usual))
-        if is_late:
+        if not isinstance(failure.__cause__, TimeoutError):
+            self.demote(member)
+            return
+        # Of one that has answered no call it is not known how long it takes.
+        needed = self.request_timeout
+        if member.took:
+            needed = min(needed, max(_HICCUP, _TRIPS * member.took))
             # So a member that has become slow is hung up on once, and not each time.
             member.took = max(member.took, seconds)
-        if may_be_slow:
+        if seconds < needed:
             self._put_last(member)
         else:
             self.demote(member)

@@ -52,7 +52,8 @@ class PollWatch:
 
     Args:
         client: The connections.
-        read_all: Reads everything at or under a prefix, given the seconds for it. Its snapshots have a `Revision`.
+        read_all: Reads everything at or under a prefix, given the seconds for it, where a reading by `open_poll` has
+            failed. Its snapshots have a `Revision`.
         open_poll: See `OpenPoll`.
         prefix: Which.
     """
@@ -69,7 +70,7 @@ class PollWatch:
         self._open_poll = open_poll
         self._prefix = prefix
         self._turns = Turns()
-        # None: it must be read before anything else.
+        # None: it must be read before anything else, or is being read.
         self._now: Snapshot | None = None
         self._has_failed = False
         self._poll: Poll[Snapshot] | None = None
@@ -79,8 +80,9 @@ class PollWatch:
         """See `KeyValueBackend.wait`."""
         known = since.revision if isinstance(since.revision, Revision) else _UNKNOWN
         with self._turns.lock:
+            is_unread = self._now is None and self._poll is None
             # After a failure the service may have lost what it had, and what is newer never come.
-            if self._now is None and not self._has_failed and time.monotonic() - known.received < _REUSE_WINDOW:
+            if is_unread and not self._has_failed and time.monotonic() - known.received < _REUSE_WINDOW:
                 self._now = since
 
         def news() -> Snapshot | None:
@@ -97,8 +99,8 @@ class PollWatch:
             poll.close()
 
     def _step(self, deadline: float) -> None:
-        """One step towards news: begin a poll, or receive its answer. A reading is a poll, too: a wait that is shorter
-        than a round trip does not lose it."""
+        """One step towards news: begin a poll, or receive its answer. A reading begins as a poll, too: a wait that is
+        shorter than a round trip does not lose it."""
         with self._client.forgiving(deadline):
             try:
                 if self._poll is None:
@@ -115,8 +117,7 @@ class PollWatch:
         if (pause := self._next_poll - time.monotonic()) > 0:
             time.sleep(max(0.0, min(pause, timeout)))
             return
-        # What is read need not be new.
-        self._next_poll = time.monotonic() + PAUSE if self._now is not None else 0.0
+        self._next_poll = time.monotonic() + PAUSE
         self._poll = self._open_poll(self._prefix, self._now, timeout)
 
     def _receive(self, poll: Poll[Snapshot], deadline: float) -> None:
@@ -131,9 +132,10 @@ class PollWatch:
                 self._client.demote(poll.member)
         self.close()
         if found is None and before is None:
+            # By a call, which tries the other endpoints, and tells the caller what fails.
             found = self._read_all(self._prefix, self._timeout(deadline))
         self._now, self._has_failed = found, found is None
-        if found is not None and before is not None and found.entries != before.entries:
+        if found is not None and (before is None or found.entries != before.entries):
             self._next_poll = 0.0
 
     def _timeout(self, deadline: float) -> float:
