@@ -99,8 +99,14 @@ def _parser() -> argparse.ArgumentParser:
         help=f"go through all runs within bounds, and say how many states there are: {', '.join(SEARCHES)} "
         "(default: all of these)",
     )
-    parser.add_argument("--level", choices=LEVELS, help="with --nodes or --trips: only for a service that has this (register: --nodes only)")
-    parser.add_argument("--jobs", type=_count, help="with many seeds or --exhaustive: how many processes (default: one for each core)")
+    parser.add_argument(
+        "--level",
+        choices=LEVELS,
+        help="with --nodes or --trips: only for a service that has this (register: with --nodes only)",
+    )
+    parser.add_argument(
+        "--jobs", type=_count, help="with seeds or --exhaustive: how many processes (default: one for each core)"
+    )
     parser.add_argument(
         "--bug", choices=BUGS, metavar="NAME", help=f"put a bug back, to see it found; one of: {', '.join(BUGS)}"
     )

@@ -38,7 +38,7 @@ class Member:
         endpoint: As the user wrote it.
         address: What that means; None: its name was not looked up yet.
         responded_at: When it last said anything, on the monotonic clock; 0: never.
-        took: Seconds that its last answer to a call took, or at least so many, where it did not come; 0: there was none.
+        took: Seconds that its last answer to a call took; at least so many, where it did not come; 0: there was none.
         failed: Its last attempt did.
     """
 
