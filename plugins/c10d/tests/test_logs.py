@@ -259,17 +259,6 @@ def test_heartbeats_are_listed_as_they_are_now(backend: KeyValueBackend, store: 
     assert len(backend.read_all("heartbeats", timeout=CALL).entries) == 1
 
 
-def test_the_removal_of_a_heartbeat_that_was_cut_off_is_finished_by_the_next(
-    backend: KeyValueBackend, store: Any
-) -> None:
-    backend.put("heartbeats/a", b"1", expect=ABSENT, timeout=CALL)
-    die_between(store, "heartbeats/a", None)
-    assert backend.read_all("heartbeats", timeout=CALL).entries == {}
-    assert b"=heartbeats/a" in store.get("rdzv/run/log/heartbeats")
-    backend.delete("heartbeats", timeout=CALL)
-    assert store.get("rdzv/run/log/heartbeats") == b""
-
-
 @pytest.mark.parametrize("work", ["create", "overwrite", "delete", "delete all"])
 @pytest.mark.parametrize("top", ["nodes", "heartbeats"])
 def test_nothing_stays_behind_of_a_client_that_dies_between_two_calls(

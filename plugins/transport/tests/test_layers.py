@@ -195,6 +195,22 @@ class TestFailoverClient:
             slowness.client._members = slowness.client.members[::-1]
         assert not slowness.hung_up
 
+    @pytest.mark.parametrize(
+        ("took", "timeout", "seconds"),
+        [(0.0, 0.5, 1.0), (0.01, 0.5, 0.25), (0.01, 0.01, 0.1), (0.2, 0.5, 0.8), (9.0, 0.5, 1.0), (0.01, 60.0, 1.0)],
+        ids=["never answered", "its share", "no hiccup", "what it needs", "at most", "a long wait"],
+    )
+    def test_a_member_has_its_share_to_answer_or_what_it_needs(
+        self, slowness: Slowness, took: float, timeout: float, seconds: float
+    ) -> None:
+        member = slowness.client.members[0]
+        member.took = took
+        assert slowness.client.time_to_answer(member, timeout) == pytest.approx(seconds)
+
+    def test_the_only_member_has_all_its_time_to_answer(self) -> None:
+        client = _client(self.ONE)
+        assert client.time_to_answer(client.members[0], 0.01) == client.request_timeout
+
     def test_a_hiccup_costs_no_connections(self, slowness: Slowness) -> None:
         slowness.ask(0.19)
         assert not slowness.hung_up

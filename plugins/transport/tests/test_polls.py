@@ -219,6 +219,16 @@ def test_a_reading_that_is_not_answered_is_made_at_the_next_endpoint(serve: Serv
     assert (silent.asked, other.asked) == (["/now"], ["/now"])
 
 
+def test_the_silence_of_the_only_endpoint_is_an_error(serve: Serve, watch: Watch) -> None:
+    """Of each wait that is longer than `request_timeout`, also where that is less than twice as long."""
+    news = serve()
+    news.is_silent = True
+    watcher = watch(news.endpoint)
+    for _ in range(2):
+        with pytest.raises(RendezvousConnectionError, match="no answer in time"):
+            watcher.wait(Snapshot(), 1.8)
+
+
 def test_an_old_snapshot_is_read_anew(serve: Serve, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polls, "_REUSE_WINDOW", 0.0)
     news = serve()

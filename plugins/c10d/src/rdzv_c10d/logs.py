@@ -142,7 +142,7 @@ class Logs:
 
         Returns:
             Them; and later writes, which no log tells of yet. If there are none, the others are of one moment. (Of
-            heartbeats only removals are among the later ones, and no moment is promised.)
+            heartbeats there are none, and no moment is promised.)
         """
         records = self._read(connection, prefix).records
         found = {path: one for path, one in records.items() if one.entry is not None and contains(prefix, path)}
@@ -150,12 +150,9 @@ class Logs:
         values = self._read_values(connection, [path for path, one in found.items() if not one.is_whole])
         for path, frame in values.items():
             one = found.pop(path)
-            if frame is None:
-                continue
-            # Of a heartbeat the log tells the creation and the removal alone.
-            if frame.nonce != one.frame.nonce and not (is_quiet(path) and frame.value is not None):
+            if frame is not None and frame.nonce != one.frame.nonce and not is_quiet(prefix):
                 later[path] = frame
-            elif frame.value is not None:
+            elif frame is not None and frame.value is not None:
                 found[path] = one._replace(frame=frame, entry=frame.entry)
         return found, later
 

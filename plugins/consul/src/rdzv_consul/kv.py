@@ -68,14 +68,10 @@ class Keys:
         """Read every key at or under `prefix`."""
         deadline = time.monotonic() + timeout
         snapshot = self.client.call(self._query(prefix, {"recurse": ""}), timeout, self._lister(prefix))
-        if not snapshot.entries:
-            self._check_that_it_may_read(prefix, _left(deadline))
+        if not snapshot.entries and not self._may_read:
+            # From a list Consul leaves out what we may not read, without a word; asked for one key it says so.
+            self.read(prefix, _left(deadline))
         return snapshot
-
-    def _check_that_it_may_read(self, prefix: str, timeout: float) -> None:
-        """From a list Consul leaves out what we may not read, without a word; asked for one key it says so."""
-        if not self._may_read:
-            self.read(prefix, timeout)
 
     def put(self, key: str, value: bytes, timeout: float, index: int | None) -> PutResult:
         """Write one key.
@@ -158,18 +154,15 @@ class Keys:
         """The address of Consul's leader; empty if there is none now."""
         return self.client.call(Request("GET", self._target("status/leader")), timeout, _text)
 
-    def _open_poll(self, prefix: str, since: Snapshot | None, timeout: float) -> Poll[Snapshot]:
+    def _open_poll(self, prefix: str, since: Snapshot | None, timeout: float) -> Poll[Snapshot] | None:
         """Ask what Consul answers when there is something new, or at once: the whole state under the prefix, so that
-        none is missed for good."""
-        query, held, deadline = {"recurse": ""}, 0.0, time.monotonic() + timeout
+        none is missed for good. None: until we are known to be allowed to read, only a call tells an empty state."""
         if since is None:
-            # First: the answer comes later, and perhaps to another wait.
-            self._check_that_it_may_read(prefix, timeout)
-        else:
-            query |= {"index": str(since.revision.index), "wait": f"{_HELD:.0f}s"}
-            # Consul adds up to a sixteenth to the time, so that not all come back at once.
-            held = _HELD * 17 / 16
-        return self.client.open_poll(self._query(prefix, query), held, _left(deadline), self._lister(prefix))
+            reading = self._query(prefix, {"recurse": ""})
+            return self.client.open_poll(reading, 0.0, timeout, self._lister(prefix)) if self._may_read else None
+        query = {"recurse": "", "index": str(since.revision.index), "wait": f"{_HELD:.0f}s"}
+        # Consul adds up to a sixteenth to the time, so that not all come back at once.
+        return self.client.open_poll(self._query(prefix, query), _HELD * 17 / 16, timeout, self._lister(prefix))
 
     def _lister(self, prefix: str) -> Callable[[Reply], Snapshot]:
         """Makes a snapshot of the answer to what is asked now."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from rdzv_core.endpoints import Endpoint
-from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from rdzv_core.errors import RendezvousDeniedError, RendezvousError
 
 from .cluster import OneCluster
 from .connection import Connection, Reply, Request
@@ -106,7 +106,7 @@ class Client(FailoverClient):
 
         Args:
             request: What.
-            held: Seconds for which the service may keep it before it answers.
+            held: Seconds for which the service may keep it before it answers; 0: it answers at once.
             timeout: Seconds until it is sent.
             read: See `call`.
 
@@ -122,7 +122,8 @@ class Client(FailoverClient):
                 used.enter_context(self._in_use.using(connection))
                 connection.ask(request, deadline)
                 opening.pop_all()
-                until = time.monotonic() + held + self.request_timeout
+                late = held + self.request_timeout if held else self.time_to_answer(member, timeout)
+                until = time.monotonic() + late
                 return Poll(connection, lambda reply: self._take(connection, reply, read), until, used)
 
         return self.try_members(attempt, timeout)
@@ -159,12 +160,6 @@ class Client(FailoverClient):
                 asked.exchange(alive, until)
                 self._keep(asked)
 
-            def fail(failure: EndpointError) -> RendezvousError:
-                self.demote(member)
-                only_one = len(self.members) == 1
-                kind = RendezvousDeniedError if failure.denied and only_one else RendezvousConnectionError
-                return kind(f"{self._service} could not be used: {self.reasons([(member, failure)])}")
-
             with contextlib.ExitStack() as opening:
                 connection = self._connect(member, deadline)
                 opening.callback(connection.close)
@@ -174,7 +169,7 @@ class Client(FailoverClient):
                     connection,
                     lambda reply: self._understand(connection, reply, read),
                     probe=probe,
-                    fail=fail,
+                    fail=lambda failure: self.fail(member, failure),
                     patience=self.request_timeout,
                     may_end=may_end,
                     begin=begin and (lambda reply: self._understand(connection, reply, begin)),

@@ -163,6 +163,13 @@ class FailoverClient:
             raise RendezvousDeniedError(f"{self._service} cannot be used: {self.reasons(failures)}") from cause
         raise RendezvousConnectionError(self._describe(failures, started, deadline)) from cause
 
+    def time_to_answer(self, member: Member, timeout: float) -> float:
+        """Seconds that a member has to answer what is asked within `timeout`: of several, each has its share, or what
+        it may need, if that is longer."""
+        if len(self._members) == 1:
+            return self.request_timeout
+        return min(self.request_timeout, max(timeout / len(self._members), self._needed(member)))
+
     @contextlib.contextmanager
     def forgiving(self, deadline: float) -> Iterator[None]:
         """Within this, no failure comes of what only `deadline` cut short: that proves nothing against the service."""
@@ -181,6 +188,13 @@ class FailoverClient:
         self._put_last(member)
         if len(self._members) > 1:
             self.hang_up(member)
+
+    def fail(self, member: Member, failure: EndpointError) -> RendezvousConnectionError:
+        """Demote a member; returns the error for who has asked no other."""
+        self.demote(member)
+        only_one = len(self._members) == 1
+        kind = RendezvousDeniedError if failure.denied and only_one else RendezvousConnectionError
+        return kind(f"{self._service} could not be used: {self.reasons([(member, failure)])}")
 
     def hang_up(self, member: Member) -> None:
         """End the connections to a member that are kept, which are none here."""
@@ -235,16 +249,19 @@ class FailoverClient:
         if not isinstance(failure.__cause__, TimeoutError):
             self.demote(member)
             return
-        # Of one that has answered no call it is not known how long it takes.
-        needed = self.request_timeout
+        needed = self._needed(member)
         if member.took:
-            needed = min(needed, max(_HICCUP, _TRIPS * member.took))
             # So a member that has become slow is hung up on once, and not each time.
             member.took = max(member.took, seconds)
         if seconds < needed:
             self._put_last(member)
         else:
             self.demote(member)
+
+    def _needed(self, member: Member) -> float:
+        """Seconds that a member may need to answer; of one that has answered no call that is not known."""
+        usual = max(_HICCUP, _TRIPS * member.took) if member.took else self.request_timeout
+        return min(self.request_timeout, usual)
 
     def _put_last(self, member: Member) -> None:
         """Try a member after all others from now on."""

@@ -23,9 +23,9 @@ _REUSE_WINDOW: Final = 1.0
 PAUSE: Final = 0.02
 """Seconds from a poll to the next if it brought nothing: some services wake a waiter at every write nearby."""
 
-OpenPoll = Callable[[str, Snapshot | None, float], Poll[Snapshot]]
+OpenPoll = Callable[[str, Snapshot | None, float], Poll[Snapshot] | None]
 """Asks for what is at or under a prefix after the first change since a snapshot, or as it is now: given the prefix, the
-snapshot or None, and the seconds until it is sent."""
+snapshot or None, and the seconds until it is sent. None: it is to be read by a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class PollWatch:
         with self._client.forgiving(deadline):
             try:
                 if self._poll is None:
-                    self._begin(self._timeout(deadline))
+                    self._begin(deadline)
                 else:
                     self._receive(self._poll, deadline)
             except BaseException:
@@ -113,28 +113,36 @@ class PollWatch:
                 self.close()
                 raise
 
-    def _begin(self, timeout: float) -> None:
+    def _begin(self, deadline: float) -> None:
         if (pause := self._next_poll - time.monotonic()) > 0:
-            time.sleep(max(0.0, min(pause, timeout)))
+            time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             return
         self._next_poll = time.monotonic() + PAUSE
-        self._poll = self._open_poll(self._prefix, self._now, timeout)
+        self._poll = self._open_poll(self._prefix, self._now, self._timeout(deadline))
+        if self._poll is None:
+            self._take_in(self._read_all(self._prefix, self._timeout(deadline)))
 
     def _receive(self, poll: Poll[Snapshot], deadline: float) -> None:
-        before, found = self._now, None
+        is_reading, found = self._now is None, None
         try:
             if (result := poll.receive(deadline)) is None:
                 return
             (found,) = result
         except EndpointError as failure:
+            if is_reading and len(self._client.members) == 1:
+                raise self._client.fail(poll.member, failure) from failure
             # One that waits for a change may be late: reading shows whether the service lives.
-            if before is None or not isinstance(failure, ResponseTimeoutError):
+            if is_reading or not isinstance(failure, ResponseTimeoutError):
                 self._client.demote(poll.member)
         self.close()
-        if found is None and before is None:
+        if found is None and is_reading:
             # By a call, which tries the other endpoints, and tells the caller what fails.
             found = self._read_all(self._prefix, self._timeout(deadline))
-        self._now, self._has_failed = found, found is None
+        self._take_in(found)
+
+    def _take_in(self, found: Snapshot | None) -> None:
+        """Know what was found; None: what there is must be read."""
+        before, self._now, self._has_failed = self._now, found, found is None
         if found is not None and (before is None or found.entries != before.entries):
             self._next_poll = 0.0
 
