@@ -271,7 +271,7 @@ def test_nothing_stays_behind_of_a_client_that_dies_between_two_calls(
         there = None
         if work != "create":
             there = backend.put(path, b"x", expect=ABSENT, timeout=CALL).entry
-        mortal, connection = run.Run("rdzv/run/"), Connection(Mortal(store, calls), Session("", ""))  # type: ignore[arg-type]
+        mortal, connection = run.Run("rdzv/run/"), Connection(Mortal(store, calls), Session("", ""))
         with suppress(Died):
             if work.startswith("delete"):
                 mortal.delete(connection, top if work == "delete all" else path)

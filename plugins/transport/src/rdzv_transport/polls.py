@@ -74,6 +74,8 @@ class PollWatch:
         self._now: Snapshot | None = None
         self._has_failed = False
         self._poll: Poll[Snapshot] | None = None
+        # Whether it is answered at once; a wait may bring a snapshot meanwhile.
+        self._is_reading = False
         self._next_poll = 0.0
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
@@ -118,12 +120,14 @@ class PollWatch:
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             return
         self._next_poll = time.monotonic() + PAUSE
-        self._poll = self._open_poll(self._prefix, self._now, self._timeout(deadline))
+        now = self._now
+        self._is_reading = now is None
+        self._poll = self._open_poll(self._prefix, now, self._timeout(deadline))
         if self._poll is None:
             self._take_in(self._read_all(self._prefix, self._timeout(deadline)))
 
     def _receive(self, poll: Poll[Snapshot], deadline: float) -> None:
-        is_reading, found = self._now is None, None
+        is_reading, found = self._is_reading, None
         try:
             if (result := poll.receive(deadline)) is None:
                 return
