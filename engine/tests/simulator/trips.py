@@ -24,10 +24,10 @@ LEGEND: Final = (
 SERVICES: Final = {"leases": "", "heartbeats": ", leases are heartbeats"}
 """What a service has for leases, by its level, in the words of a row."""
 
-_LESS: Final = 0.1
-_MORE: Final = 0.2
+_LESS: Final = 0.08
+_MORE: Final = 0.1
 """Seconds of a round trip in the two runs of which one figure is made: no pause of the leader is long enough to hide
-one."""
+one, and of few trips none makes the leader's view so old (`leader.FRESH`) that it reads once more."""
 
 _SETTLED: Final = 11.0
 """Seconds after which nodes wait, or work."""

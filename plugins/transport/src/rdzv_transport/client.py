@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from rdzv_core.endpoints import Endpoint
-from rdzv_core.errors import RendezvousDeniedError, RendezvousError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from .cluster import OneCluster
 from .connection import Connection, Reply, Request
@@ -177,6 +177,13 @@ class Client(FailoverClient):
                 )
 
         return self.try_members(attempt, timeout, repeatable=request.repeatable)
+
+    def fail(self, member: Member, failure: EndpointError) -> RendezvousConnectionError:
+        """Demote a member; returns the error for who has asked no other."""
+        self.demote(member)
+        only_one = len(self.members) == 1
+        kind = RendezvousDeniedError if failure.denied and only_one else RendezvousConnectionError
+        return kind(f"{self._service} could not be used: {self.reasons([(member, failure)])}")
 
     def hang_up(self, member: Member) -> None:
         """End the connections to a member, also those in use."""

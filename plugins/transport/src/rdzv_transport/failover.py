@@ -189,13 +189,6 @@ class FailoverClient:
         if len(self._members) > 1:
             self.hang_up(member)
 
-    def fail(self, member: Member, failure: EndpointError) -> RendezvousConnectionError:
-        """Demote a member; returns the error for who has asked no other."""
-        self.demote(member)
-        only_one = len(self._members) == 1
-        kind = RendezvousDeniedError if failure.denied and only_one else RendezvousConnectionError
-        return kind(f"{self._service} could not be used: {self.reasons([(member, failure)])}")
-
     def hang_up(self, member: Member) -> None:
         """End the connections to a member that are kept, which are none here."""
 
