@@ -687,7 +687,10 @@ try:
         "A lease counts as ended while a look at it is under way beside the wait.",
         {4, 10},
         HeartbeatLeases._unless_ended,
-        {"if self._has_ended(lease)": "if self._observer.state(lease) is not LeaseState.LIVE"},
+        {
+            "self._not_ended(parsed.ttls)": "{one: ttl for one, ttl in parsed.ttls.items()"
+            " if self._observer.state(one) is LeaseState.LIVE}"
+        },
         level="heartbeats",
     ),
     "unverified-lease": _bug(
