@@ -52,8 +52,8 @@ class PollWatch:
 
     Args:
         client: The connections.
-        read_all: Reads everything at or under a prefix, given the seconds for it, where a reading by `open_poll` has
-            failed. Its snapshots have a `Revision`.
+        read_all: Reads everything at or under a prefix, given the seconds for it, where `open_poll` begins no reading,
+            or that has failed. Its snapshots have a `Revision`.
         open_poll: See `OpenPoll`.
         prefix: Which.
     """
