@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -42,6 +42,11 @@ class TimedLine(FaultProxy):
         """Wait until those wait that have called."""
         time.sleep(_TRIPS_TO_SETTLE * LAG)
 
+    def call(self, orders: Iterable[Callable[[], None]]) -> None:
+        """Give orders to call, all at once."""
+        for order in orders:
+            order()
+
 
 class CountedLine(FaultProxy):
     """Holds back answers and connections until nothing else passes and no process beneath this one computes, then lets
@@ -53,6 +58,7 @@ class CountedLine(FaultProxy):
     def __init__(self, port: int) -> None:
         self._held: list[tuple[socket.socket, bytes]] = []
         self._trips = self._still = 0
+        self._is_calling = False
         self._next = threading.Condition()
         super().__init__(port)
         self._start(self._count)
@@ -63,10 +69,18 @@ class CountedLine(FaultProxy):
 
     def settle(self) -> None:
         """Wait until nothing passes any more, or only what nodes ask now and then."""
-        deadline = time.monotonic() + _MOST_TO_SETTLE
-        self._still = 0
-        while self._still < _STILL_TO_SETTLE and time.monotonic() < deadline:
-            time.sleep(_LOOK)
+        self._await_stillness(_STILL_TO_SETTLE)
+
+    def call(self, orders: Iterable[Callable[[], None]]) -> None:
+        """Give orders to call, all within one round trip, each when nothing passes any more that the one before has
+        caused: otherwise it is left to chance which call comes first, and in some orders one trip more is needed."""
+        self._is_calling = True
+        try:
+            for order in orders:
+                order()
+                self._await_stillness(_STILL + 1)
+        finally:
+            self._is_calling = False
 
     def pass_requests(self, near: socket.socket, far: socket.socket) -> None:
         self._await_next(near)  # it is connected then
@@ -78,6 +92,13 @@ class CountedLine(FaultProxy):
         while data := far.recv(1 << 20):
             self._hold(near, data)
         self._await_next(near)
+
+    def _await_stillness(self, looks: int) -> None:
+        """Wait until nothing has passed for so many looks in a row, or for `_MOST_TO_SETTLE` seconds."""
+        deadline = time.monotonic() + _MOST_TO_SETTLE
+        self._still = 0
+        while self._still < looks and time.monotonic() < deadline:
+            time.sleep(_LOOK)
 
     def _hold(self, near: socket.socket, data: bytes) -> int:
         with self._next:
@@ -98,7 +119,7 @@ class CountedLine(FaultProxy):
                     continue
                 if "R" in _states(os.getpid()):
                     self._still = 0
-                if not (self._held and self._still):
+                if self._is_calling or not (self._held and self._still):
                     continue
                 going, self._held, self._still = self._held, [], 0
                 for near, data in going:

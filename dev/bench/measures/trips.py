@@ -48,8 +48,7 @@ def trips(testbed: Testbed, row: Row, line: Callable[[int], Line] = TimedLine) -
 def _passed(line: Line, pool: WorkerPool, callers: Iterable[Member], limit: float) -> float:
     """How many pass until all are in their world, from the call of some of them on."""
     began = line.trips()
-    for member in callers:
-        member.order("join", at=0.0)
+    line.call(partial(member.order, "join", at=0.0) for member in callers)
     if (worlds := {size for span in pool.answers(limit) for size in span["worlds"]}) != {str(NODES)}:
         raise WorkerPoolError(f"in worlds of {', '.join(sorted(worlds))}")
     return line.trips() - began

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_transport import Change, Changes, ChangeWatch, Client, EndpointError, GapError, Member, Watches, changes
+from rdzv_transport.connection import ResponseTimeoutError
 
 CALL = 5.0
 
@@ -57,25 +59,26 @@ class Told(Changes):
 
 @dataclass
 class Late:
-    """A reading that answers after so many waits, or breaks."""
+    """A reading that answers in so many waits, or fails, in the last of them at that moment at the latest."""
 
     service: "Service"
     waits: int
-    breaks: bool = False
+    fails: type[EndpointError] | None = None
     answer: Snapshot | None = None
     closed: bool = False
+    until: float = inf
 
     @property
     def member(self) -> Member:
         return self.service.client.members[0]
 
     def receive(self, deadline: float) -> tuple[Snapshot] | None:
-        time.sleep(max(0.0, deadline - time.monotonic()))
+        time.sleep(max(0.0, min(deadline, self.until) - time.monotonic()))
         self.waits -= 1
         if self.waits > 0:
             return None
-        if self.breaks:
-            raise EndpointError("it broke", applied=True)
+        if self.fails:
+            raise self.fails("it said nothing", applied=True)
         return (self.answer or self.service.read_all("p", CALL),)
 
     def close(self) -> None:
@@ -176,19 +179,31 @@ def test_after_long_silence_the_prefix_is_read_and_a_stream_that_missed_somethin
     assert (service.reads, len(service.streams)) == (2, 1 if is_in_stream else 2)
 
 
-@pytest.mark.parametrize("breaks", [True, False])
-def test_a_reading_is_gone_on_with_by_the_next_wait(service: Service, breaks: bool) -> None:
+@pytest.mark.parametrize("fails", [EndpointError, None])
+def test_a_reading_is_gone_on_with_by_the_next_wait(service: Service, fails: type[EndpointError] | None) -> None:
     """On a slow network a wait may be shorter than a round trip."""
     since = service.read_all("p", CALL)
     stream = service.opened(since)
-    late = service.reading = Late(service, 4, breaks)
+    late = service.reading = Late(service, 4, fails)
     stream.tells.put(None)
     service.put("p/a")
     for _ in range(3):
         assert service.wait(since, 0.01) is since
     assert service.wait(since, 0.01).entries == service.entries
-    assert service.timeout <= (0.01 if breaks else CALL), "what the reading took is gone"
+    assert service.timeout <= (0.01 if fails else CALL), "what the reading took is gone"
     assert (late.closed, late.waits, service.reads) == (True, 0, 2)
+
+
+def test_the_silence_of_the_only_endpoint_is_an_error_and_the_next_wait_reads_anew(service: Service) -> None:
+    """Of a wait that is shorter than the time that an endpoint has to answer, too: it was asked by an earlier one."""
+    nothing = Snapshot()
+    service.reading = Late(service, 2, ResponseTimeoutError, until=time.monotonic() + 0.05)
+    assert service.wait(nothing, 0.01) is nothing
+    with pytest.raises(RendezvousConnectionError, match="it said nothing"):
+        service.wait(nothing, 1.0)
+    service.put("p/a")
+    service.reading = Late(service, 1)
+    assert service.wait(nothing, 0.01).entries == service.entries
 
 
 def test_a_reading_that_is_older_than_what_a_caller_has_read_meanwhile_is_only_late(service: Service) -> None:
@@ -244,7 +259,7 @@ def test_an_interrupt_leaves_no_reading_that_was_answered(
 ) -> None:
     since = service.read_all("p", CALL)
     stream = service.opened(since)
-    first = service.reading = Late(service, 1, breaks=at == "demote")
+    first = service.reading = Late(service, 1, EndpointError if at == "demote" else None)
     stream.tells.put(None)
     service.put("p/a")
 

@@ -14,7 +14,7 @@ from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv_transport import Client, EndpointError, Member, Poll, PollWatch, Reply, Request, Revision, Watches, polls
+from rdzv_transport import Client, EndpointError, Poll, PollWatch, Reply, Request, Revision, Watches, polls
 
 from .makers import closed
 
@@ -120,7 +120,7 @@ class Watcher:
     def __init__(self, *endpoints: Endpoint) -> None:
         self.client = Client("News", endpoints, _check, headers={}, request_timeout=1.0)
         self.failure: BaseException | None = None
-        self._watches = Watches(partial(PollWatch, self.client, self.read_all, self._open_poll))
+        self._watches = Watches(partial(PollWatch, self))
 
     def wait(self, since: Snapshot, timeout: float = CALL) -> Snapshot:
         return self._watches.wait("p", since, timeout)
@@ -132,9 +132,12 @@ class Watcher:
         self.client.close()
         self._watches.close()
 
-    def _open_poll(self, prefix: str, since: Snapshot | None, timeout: float) -> Poll[Snapshot]:
-        path, held = ("/now", 0.0) if since is None else (f"/after/{since.revision.index}", HELD)
-        return self.client.open_poll(Request("GET", path), held, timeout, self._reader(time.monotonic()))
+    def open_reading(self, prefix: str, timeout: float) -> Poll[Snapshot]:
+        return self.client.open_poll(Request("GET", "/now"), 0.0, timeout, self._reader(time.monotonic()))
+
+    def open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot]:
+        request = Request("GET", f"/after/{since.revision.index}")
+        return self.client.open_poll(request, HELD, timeout, self._reader(time.monotonic()))
 
     def _reader(self, asked: float) -> Callable[[Reply], Snapshot]:
         def read(reply: Reply) -> Snapshot:
@@ -273,17 +276,37 @@ def test_a_poll_whose_endpoint_breaks_is_gone_on_with_at_the_next(serve: Serve, 
     assert second.asked == ["/now", "/after/1"]
 
 
-class Breaking:
-    """A poll that breaks when the time of a wait is over; a reading is answered."""
+class Broken:
+    """A service whose polls break when the time of a wait is over, and whose readings break at once.
 
-    def __init__(self, member: Member, found: Snapshot | None) -> None:
-        self.member = member
-        self._found = found
+    Attributes:
+        asked: What it was asked.
+        member: Its endpoint.
+    """
 
-    def receive(self, deadline: float) -> tuple[Snapshot]:
-        if self._found is not None:
-            return (self._found,)
-        time.sleep(max(0.0, deadline - time.monotonic()))
+    def __init__(self) -> None:
+        self.client = Client("Polled", (Endpoint("127.0.0.1", 1),), lambda reply: None, headers={})
+        self.asked: list[str] = []
+        self.member = self.client.members[0]
+        self._is_held = False
+
+    def read_all(self, prefix: str, timeout: float) -> Snapshot:
+        self.asked.append("call")
+        return Snapshot({}, Revision(1, time.monotonic(), time.monotonic()))
+
+    def open_reading(self, prefix: str, timeout: float) -> Any:
+        self.asked.append("reading")
+        self._is_held = False
+        return self
+
+    def open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Any:
+        self.asked.append("poll")
+        self._is_held = True
+        return self
+
+    def receive(self, deadline: float) -> None:
+        if self._is_held:
+            time.sleep(max(0.0, deadline - time.monotonic()))
         raise EndpointError("it broke", applied=True)
 
     def close(self) -> None:
@@ -291,25 +314,14 @@ class Breaking:
 
 
 def test_after_a_poll_that_has_broken_the_next_wait_reads() -> None:
-    """The service may have lost what it had, and a poll for what is newer than that would hear of nothing."""
-    asked: list[str] = []
-    client = Client("Polled", (Endpoint("127.0.0.1", 1),), lambda reply: None, headers={})
-
-    def read_all(prefix: str, timeout: float) -> Snapshot:
-        asked.append("all")
-        return Snapshot({}, Revision(1, time.monotonic(), time.monotonic()))
-
-    def open_poll(prefix: str, now: Snapshot | None, timeout: float) -> Any:
-        if now is None:
-            return Breaking(client.members[0], read_all(prefix, timeout))
-        asked.append("news")
-        return Breaking(client.members[0], None)
-
-    watch = PollWatch(client, read_all, open_poll, "p")
-    seen = read_all("p", 1.0)
+    """The service may have lost what it had, and a poll for what is newer than that would hear of nothing. Its only
+    endpoint may have ended a connection: it is called once more."""
+    service = Broken()
+    watch = PollWatch(service, "p")
+    seen = service.read_all("p", CALL)
     for _ in range(2):
         assert watch.wait(seen, time.monotonic() + 0.1) is seen
-    assert asked == ["all", "news", "all", "news"]
+    assert service.asked == ["call", "poll", "reading", "call", "poll"]
 
 
 def test_a_failure_reaches_the_waiter_and_the_next_wait_goes_on(serve: Serve, watch: Watch) -> None:

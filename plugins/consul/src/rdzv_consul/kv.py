@@ -52,7 +52,7 @@ class Keys:
         self._common = {"Namespace": namespace} if namespace else {}
         self._everywhere = {"dc": datacenter} if datacenter else {}
         self._may_read = False
-        self._watches = Watches(partial(PollWatch, client, self.read_all, self._open_poll))
+        self._watches = Watches(partial(PollWatch, self))
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """Read one key."""
@@ -72,6 +72,18 @@ class Keys:
             # From a list Consul leaves out what we may not read, without a word; asked for one key it says so.
             self.read(prefix, _left(deadline))
         return snapshot
+
+    def open_reading(self, prefix: str, timeout: float) -> Poll[Snapshot] | None:
+        """The same as a poll. None: until we are known to be allowed to read, only a call tells an empty state."""
+        reading = self._query(prefix, {"recurse": ""})
+        return self.client.open_poll(reading, 0.0, timeout, self._lister(prefix)) if self._may_read else None
+
+    def open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot]:
+        """Ask what Consul answers when there is something new: the whole state under the prefix, so that none is missed
+        for good."""
+        query = {"recurse": "", "index": str(since.revision.index), "wait": f"{_HELD:.0f}s"}
+        # Consul adds up to a sixteenth to the time, so that not all come back at once.
+        return self.client.open_poll(self._query(prefix, query), _HELD * 17 / 16, timeout, self._lister(prefix))
 
     def put(self, key: str, value: bytes, timeout: float, index: int | None) -> PutResult:
         """Write one key.
@@ -153,16 +165,6 @@ class Keys:
     def leader(self, timeout: float) -> str:
         """The address of Consul's leader; empty if there is none now."""
         return self.client.call(Request("GET", self._target("status/leader")), timeout, _text)
-
-    def _open_poll(self, prefix: str, since: Snapshot | None, timeout: float) -> Poll[Snapshot] | None:
-        """Ask what Consul answers when there is something new, or at once: the whole state under the prefix, so that
-        none is missed for good. None: until we are known to be allowed to read, only a call tells an empty state."""
-        if since is None:
-            reading = self._query(prefix, {"recurse": ""})
-            return self.client.open_poll(reading, 0.0, timeout, self._lister(prefix)) if self._may_read else None
-        query = {"recurse": "", "index": str(since.revision.index), "wait": f"{_HELD:.0f}s"}
-        # Consul adds up to a sixteenth to the time, so that not all come back at once.
-        return self.client.open_poll(self._query(prefix, query), _HELD * 17 / 16, timeout, self._lister(prefix))
 
     def _lister(self, prefix: str) -> Callable[[Reply], Snapshot]:
         """Makes a snapshot of the answer to what is asked now."""

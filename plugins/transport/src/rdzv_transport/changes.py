@@ -15,10 +15,8 @@ from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_core.turns import Turns
 
-from .client import Client
-from .poll import Poll
 from .prefixes import contains
-from .sockets import EndpointError
+from .reading import Readable, Reading
 from .stream import Stream
 
 _HASTE: Final = 1.0
@@ -96,26 +94,16 @@ class Changes(ABC):
         return False
 
 
-class Source(Protocol):
+class Source(Readable, Protocol):
     """A service that tells what happens, as one process reaches it. Its revisions are integers.
 
     Attributes:
-        client: The connections.
         newest: The newest revision that any answer named. It falls if the service loses data.
         lost: The newest that was known of what the service has lost; 0: nothing.
     """
 
     newest: int
     lost: int
-
-    @property
-    def client(self) -> Client: ...
-
-    def read_all(self, prefix: str, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.read_all`."""
-
-    def open_reading(self, prefix: str, timeout: float) -> Poll[Snapshot] | None:
-        """The same as a poll, which a wait that is shorter than a round trip does not lose; None: there is none."""
 
     def changes(self, prefix: str, known: int, timeout: float) -> Changes:
         """Ask, within `timeout` seconds, for what has happened since that revision; the answer may come later.
@@ -126,18 +114,18 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """The prefix is being read.
+class _Settling:
+    """A doubt is being settled.
 
     Attributes:
-        doubt: Why: see `ChangeWatch`.
-        known: The newest revision that we had when it began.
-        poll: What its answer comes by, perhaps after several waits; None: a call.
+        doubt: Which: see `ChangeWatch`.
+        known: The newest revision that we had when that began.
+        reading: What settles it.
     """
 
     doubt: int
     known: int
-    poll: Poll[Snapshot] | None
+    reading: Reading
 
 
 class ChangeWatch:
@@ -153,7 +141,7 @@ class ChangeWatch:
         self._now = Snapshot(revision=0)
         # The newest revision of which we heard, where the prefix must be read before anything else; None: it need not.
         self._doubt: int | None = 0
-        self._reading: _Reading | None = None
+        self._settling: _Settling | None = None
         self._changes: Changes | None = None
         self._logged_in_again = False
         # The revision at the last gap, and the pause after it.
@@ -197,7 +185,7 @@ class ChangeWatch:
         timeout = min(deadline - time.monotonic(), client.patience)
         with client.forgiving(deadline):
             if doubt is not None:
-                self._read_again(doubt, timeout, deadline)
+                self._settle(doubt, timeout, deadline)
                 return
             # No doubt is left: `_adopt` has settled it, and the reading is of no use.
             self._end_reading()
@@ -206,16 +194,18 @@ class ChangeWatch:
             else:
                 self._receive(self._changes, deadline)
 
-    def _read_again(self, doubt: int, timeout: float, deadline: float) -> None:
+    def _settle(self, doubt: int, timeout: float, deadline: float) -> None:
         before = self._now.revision
-        if (reading := self._reading) is None:
-            reading = self._reading = _Reading(doubt, before, self._source.open_reading(self._prefix, timeout))
-        if (read := self._read(reading, timeout, deadline)) is None:
+        settling = self._settling or _Settling(doubt, before, Reading(self._source, self._prefix, timeout))
+        # What fails, or is interrupted, is not gone on with.
+        self._settling = None
+        if (read := settling.reading.receive(deadline)) is None:
+            self._settling = settling
             return
         # A caller may have brought newer news since it was asked: then it is only late.
-        fell_back = read.revision < reading.known
+        fell_back = read.revision < settling.known
         if fell_back:
-            self._source.lost = max(self._source.lost, self._source.newest, reading.known)
+            self._source.lost = max(self._source.lost, self._source.newest, settling.known)
             self._source.newest = read.revision
         if fell_back or (read.revision >= before and read.entries != self._now.entries):
             # The service lost what it had, and what the stream waits for may never come; or the stream missed this. One
@@ -225,34 +215,13 @@ class ChangeWatch:
             if fell_back or read.revision >= self._now.revision:
                 self._now = read
             # It settles what it was asked for, and what has come since if it shows as much.
-            if self._doubt is not None and (self._doubt == reading.doubt or self._doubt <= read.revision):
+            if self._doubt is not None and (self._doubt == settling.doubt or self._doubt <= read.revision):
                 self._doubt = None
 
-    def _read(self, reading: _Reading, timeout: float, deadline: float) -> Snapshot | None:
-        """Everything there is; None: it has not come yet."""
-        answer: tuple[Snapshot] | None = None
-        if (poll := reading.poll) is None:
-            self._reading = None
-        else:
-            try:
-                # First of all: a poll that was answered must not be received from again, whatever interrupts this.
-                self._reading = None
-                if (answer := poll.receive(deadline)) is None:
-                    self._reading = reading
-                    return None
-            except EndpointError:
-                self._source.client.demote(poll.member)
-            finally:
-                if self._reading is not reading:
-                    poll.close()
-        if answer is not None:
-            return answer[0]
-        return self._source.read_all(self._prefix, min(timeout, deadline - time.monotonic()))
-
     def _end_reading(self) -> None:
-        reading, self._reading = self._reading, None
-        if reading is not None and reading.poll is not None:
-            reading.poll.close()
+        settling, self._settling = self._settling, None
+        if settling is not None:
+            settling.reading.close()
 
     def _receive(self, changes: Changes, deadline: float) -> None:
         try:

@@ -5,16 +5,15 @@ still, and the next wait goes on with it.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from rdzv_core.backend import Snapshot
 from rdzv_core.turns import Turns
 
-from .client import Client
 from .connection import ResponseTimeoutError
 from .poll import Poll
+from .reading import Readable, Reading
 from .sockets import EndpointError
 
 _REUSE_WINDOW: Final = 1.0
@@ -22,10 +21,6 @@ _REUSE_WINDOW: Final = 1.0
 
 PAUSE: Final = 0.02
 """Seconds from a poll to the next if it brought nothing: some services wake a waiter at every write nearby."""
-
-OpenPoll = Callable[[str, Snapshot | None, float], Poll[Snapshot] | None]
-"""Asks for what is at or under a prefix after the first change since a snapshot, or as it is now: given the prefix, the
-snapshot or None, and the seconds until it is sent. None: it is to be read by a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,42 +42,37 @@ _UNKNOWN: Final = Revision(0, float("-inf"), float("-inf"))
 """That of a snapshot from elsewhere."""
 
 
+class Polled(Readable, Protocol):
+    """A service that answers after a change, as one process reaches it. Its snapshots have a `Revision`."""
+
+    def open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot]:
+        """Ask, within `timeout` seconds, for what is at or under a prefix after the first change since a snapshot.
+
+        Raises:
+            RendezvousConnectionError: No endpoint could be reached.
+        """
+
+
 class PollWatch:
-    """What is known of one prefix, and the poll that keeps it up to date.
+    """What is known of one prefix, and the poll that keeps it up to date."""
 
-    Args:
-        client: The connections.
-        read_all: Reads everything at or under a prefix, given the seconds for it, where `open_poll` begins no reading,
-            or that has failed. Its snapshots have a `Revision`.
-        open_poll: See `OpenPoll`.
-        prefix: Which.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        read_all: Callable[[str, float], Snapshot],
-        open_poll: OpenPoll,
-        prefix: str,
-    ) -> None:
-        self._client = client
-        self._read_all = read_all
-        self._open_poll = open_poll
+    def __init__(self, service: Polled, prefix: str) -> None:
+        self._service = service
+        self._client = service.client
         self._prefix = prefix
         self._turns = Turns()
         # None: it must be read before anything else, or is being read.
         self._now: Snapshot | None = None
         self._has_failed = False
+        self._reading: Reading | None = None
         self._poll: Poll[Snapshot] | None = None
-        # Whether it is answered at once; a wait may bring a snapshot meanwhile.
-        self._is_reading = False
         self._next_poll = 0.0
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         known = since.revision if isinstance(since.revision, Revision) else _UNKNOWN
         with self._turns.lock:
-            is_unread = self._now is None and self._poll is None
+            is_unread = self._now is None and self._reading is None
             # After a failure the service may have lost what it had, and what is newer never come.
             if is_unread and not self._has_failed and time.monotonic() - known.received < _REUSE_WINDOW:
                 self._now = since
@@ -95,20 +85,22 @@ class PollWatch:
         return self._turns.wait(news, lambda: self._step(deadline), deadline) or since
 
     def close(self) -> None:
-        """Give up the poll, if there is one; the next wait opens another."""
-        poll, self._poll = self._poll, None
-        if poll is not None:
-            poll.close()
+        """Give up what is under way; the next wait begins anew."""
+        reading, self._reading, poll, self._poll = self._reading, None, self._poll, None
+        for asked in (reading, poll):
+            if asked is not None:
+                asked.close()
 
     def _step(self, deadline: float) -> None:
-        """One step towards news: begin a poll, or receive its answer. A reading begins as a poll, too: a wait that is
-        shorter than a round trip does not lose it."""
+        """One step towards news: begin a reading or a poll, or receive the answer."""
         with self._client.forgiving(deadline):
             try:
-                if self._poll is None:
-                    self._begin(deadline)
-                else:
+                if self._reading is not None:
+                    self._receive_reading(self._reading, deadline)
+                elif self._poll is not None:
                     self._receive(self._poll, deadline)
+                else:
+                    self._begin(deadline)
             except BaseException:
                 # An interrupt, too: what was received and not taken in does not come again.
                 self._now, self._has_failed = None, True
@@ -120,28 +112,28 @@ class PollWatch:
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             return
         self._next_poll = time.monotonic() + PAUSE
-        now = self._now
-        self._is_reading = now is None
-        self._poll = self._open_poll(self._prefix, now, self._timeout(deadline))
-        if self._poll is None:
-            self._take_in(self._read_all(self._prefix, self._timeout(deadline)))
+        timeout = min(deadline - time.monotonic(), self._client.patience)
+        if (now := self._now) is None:
+            self._reading = Reading(self._service, self._prefix, timeout)
+        else:
+            self._poll = self._service.open_poll(self._prefix, now, timeout)
+
+    def _receive_reading(self, reading: Reading, deadline: float) -> None:
+        if (found := reading.receive(deadline)) is not None:
+            self.close()
+            self._take_in(found)
 
     def _receive(self, poll: Poll[Snapshot], deadline: float) -> None:
-        is_reading, found = self._is_reading, None
+        found = None
         try:
-            if (result := poll.receive(deadline)) is None:
+            if (answer := poll.receive(deadline)) is None:
                 return
-            (found,) = result
+            (found,) = answer
         except EndpointError as failure:
-            if is_reading and len(self._client.members) == 1:
-                raise self._client.fail(poll.member, failure) from failure
             # One that waits for a change may be late: reading shows whether the service lives.
-            if is_reading or not isinstance(failure, ResponseTimeoutError):
+            if not isinstance(failure, ResponseTimeoutError):
                 self._client.demote(poll.member)
         self.close()
-        if found is None and is_reading:
-            # By a call, which tries the other endpoints, and tells the caller what fails.
-            found = self._read_all(self._prefix, self._timeout(deadline))
         self._take_in(found)
 
     def _take_in(self, found: Snapshot | None) -> None:
@@ -149,9 +141,6 @@ class PollWatch:
         before, self._now, self._has_failed = self._now, found, found is None
         if found is not None and (before is None or found.entries != before.entries):
             self._next_poll = 0.0
-
-    def _timeout(self, deadline: float) -> float:
-        return min(deadline - time.monotonic(), self._client.patience)
 
 
 def _is_newer(now: Snapshot, since: Snapshot, known: Revision) -> bool:
