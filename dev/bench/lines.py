@@ -122,10 +122,11 @@ class CountedLine(FaultProxy):
                 if self._is_calling or not (self._held and self._still):
                     continue
                 going, self._held, self._still = self._held, [], 0
+                # Before they go: with the first of them a node may be done, and the trips be asked for.
+                self._trips += 1
                 for near, data in going:
                     with suppress(OSError):
                         near.sendall(data)
-                self._trips += 1
                 self._next.notify_all()
         with self._next:
             self._next.notify_all()

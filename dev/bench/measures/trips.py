@@ -31,8 +31,8 @@ def trips(testbed: Testbed, row: Row, line: Callable[[int], Line] = TimedLine) -
     with line(port) as far:
         nodes = partial(testbed.pool, row, NODES, endpoint=far.endpoint, keep_alive=KEEP_ALIVE)
         with nodes() as pool:
-            far.settle()
             for name in ("all-at-once", "all-come-back"):
+                far.settle()
                 yield Sample(row.name, f"trips-{name}", NODES, _passed(far, pool, pool.members, testbed.limit))
         for name in ("known", "first-call", "from-nothing"):
             with nodes(new=name == "from-nothing") as pool:

@@ -8,7 +8,7 @@ import pytest
 from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
 from rdzv_conformance.meanwhile import follow
 from rdzv_conformance.servers import ZooKeeperServer
-from rdzv_core.backend import ABSENT
+from rdzv_core.backend import ABSENT, ANY
 
 from rdzv_zookeeper import channel, wire
 
@@ -95,3 +95,41 @@ def test_what_is_asked_along_with_a_session_may_take_more_than_one_flight(
     )
     assert count == (number + 255) // 256
     assert [type(reply.result) for reply in replies] == [tuple if place % 3 else list for place in range(number)]
+
+
+def test_what_changes_while_a_read_is_on_its_way_is_read_before_its_answer(
+    quiet_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = (connect(quiet_zookeeper.get_endpoint(), run_id="one after the other") for _ in range(2))
+    for key in "ab":
+        writer.put(f"nodes/{key}", b"old", expect=ABSENT, timeout=CALL)
+    seen = reader.read_all("nodes", timeout=CALL)
+    ours = reader.link.session.channel(time.monotonic() + CALL)
+    asked: list[list[str]] = []
+    held: list[bytes] = []
+    send, receive = channel.Channel.send, wire.Line.receive
+
+    def change_another(self: channel.Channel, requests: Any, *arguments: Any, **options: Any) -> Any:
+        answers = send(self, requests, *arguments, **options)
+        if self is ours:
+            asked.append([request.path.rpartition("/")[2] for request in requests])
+            if len(asked) == 1:
+                writer.put("nodes/b", b"new", expect=ANY, timeout=CALL)
+        return answers
+
+    def only_events(self: wire.Line, deadline: float) -> list[bytes]:
+        frames = receive(self, 0.0 if held and len(asked) > 1 else deadline)
+        if self is not ours.line:
+            return frames
+        events = [frame for frame in frames if wire.read_header(frame).xid == wire.EVENT_XID]
+        held.extend(frame for frame in frames if frame not in events)
+        answers = held[:] if len(asked) > 1 else []
+        del held[: len(answers)]
+        return events + answers
+
+    monkeypatch.setattr(channel.Channel, "send", change_another)
+    monkeypatch.setattr(wire.Line, "receive", only_events)
+    writer.put("nodes/a", b"new", expect=ANY, timeout=CALL)
+    now = reader.wait("nodes", seen, timeout=CALL)
+    assert {key: entry.value for key, entry in now.entries.items()} == {"nodes/a": b"new", "nodes/b": b"new"}
+    assert asked == [["a"], ["b"]]

@@ -93,10 +93,10 @@ def test_a_fresh_look_has_what_changed_before_a_late_answer(
     monkeypatch.setattr(cache, "_QUIET", -1.0)
     exchange, puts = channel.Channel.exchange, [b"new"]
 
-    def exchange_after_a_put(self: channel.Channel, requests: Sequence[Any], deadline: float) -> Any:
+    def exchange_after_a_put(self: channel.Channel, requests: Sequence[Any], *arguments: Any) -> Any:
         if wire.BARRIER in requests and puts:
             writer.put("nodes/a", puts.pop(), expect=ANY, timeout=CALL)
-        return exchange(self, requests, deadline)
+        return exchange(self, requests, *arguments)
 
     monkeypatch.setattr(channel.Channel, "exchange", exchange_after_a_put)
     assert reader.read_all("nodes", timeout=CALL).entries["nodes/a"].value == b"new"

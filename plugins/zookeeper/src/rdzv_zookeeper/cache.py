@@ -224,23 +224,34 @@ class _PrefixCache:
             lists = []
 
     def _read_changes(self, channel: Channel, deadline: float, first: Sequence[wire.Request]) -> None:
-        """Read what has changed, until nothing has."""
+        """Read what has changed, until nothing has. What is heard of meanwhile is asked for at once: several nodes that
+        come one after the other are as few round trips away as one of them."""
         until = time.monotonic() + _QUIET
+        asked: list[str] = []
+        noted = 0
+
+        def news() -> list[wire.Request]:
+            nonlocal noted
+            new = self._changed[noted:]
+            noted += len(new)
+            paths = sorted(set(new))
+            asked.extend(paths)
+            return [GetData(path, False) for path in paths]
+
         while True:
             # No value came, or this is not the time to wait for one.
             created = list(self._created)
             self._changed += created
             self._created.difference_update(created)
-            noted = self._changed[:]
-            changed = sorted(set(noted))
-            requests = [*first, *(GetData(path, False) for path in changed)]
+            noted, asked = 0, []
+            requests = [*first, *news()]
             if not requests:
                 return
-            replies = channel.exchange(requests, deadline)
-            for path, reply in zip(changed, replies[len(first) :], strict=True):
+            replies = channel.exchange(requests, deadline, lambda: news() if time.monotonic() < until else ())
+            for path, reply in zip(asked, replies[len(first) :], strict=True):
                 self._take(path, reply)
             # Not sooner: whatever comes in between, an interrupt too, they are read again.
-            del self._changed[: len(noted)]
+            del self._changed[:noted]
             # A change that was noted before the answer of the barrier is part of a fresh look, however late that came.
             if not first and time.monotonic() >= until:
                 return

@@ -71,22 +71,42 @@ class Channel:
         self._begun = begun, [answer for _, _, answer in self._pending]
         self._asked = time.monotonic()
 
-    def exchange(self, requests: Sequence[wire.Request], deadline: float) -> list[wire.Reply]:
+    def exchange(
+        self,
+        requests: Sequence[wire.Request],
+        deadline: float,
+        more: Callable[[], Sequence[wire.Request]] = tuple,
+    ) -> list[wire.Reply]:
         """Send requests all at once, and wait for their answers; they are done in this order.
+
+        Args:
+            requests: Which.
+            deadline: Until when.
+            more: What else is to be asked by now, looked at whenever something has arrived while answers are owed: it
+                is sent at once, and costs no round trip of its own. Its answers stand behind those of `requests`.
 
         Raises:
             EndpointError: The connection broke, or the deadline has come.
             SessionEndedError: The session has ended.
         """
-        replies: list[wire.Reply] = []
-        for start in range(0, len(requests), _PER_FLIGHT):
-            if start == 0 and requests is self._begun[0]:
-                flight = self._begun[1]
-            else:
-                flight = self.send(requests[start : start + _PER_FLIGHT], deadline, applied=start > 0)
-            if not self.listen(flight[-1].done, deadline, owed=True):
+        answers = list(self._begun[1]) if requests is self._begun[0] else []
+        left = list(requests[len(answers) :])
+
+        def is_due() -> bool:
+            left.extend(more())
+            owed = sum(not answer.done() for answer in answers[-_PER_FLIGHT:])
+            return not owed or (bool(left) and owed + len(left) <= _PER_FLIGHT)
+
+        while True:
+            flight = left[:_PER_FLIGHT]
+            del left[: len(flight)]
+            if flight:
+                answers += self.send(flight, deadline, applied=bool(answers))
+            if not self.listen(is_due, deadline, owed=True):
                 raise EndpointError("no answer in time", applied=True)
-            replies += [answer.result() for answer in flight]
+            if not left:
+                break
+        replies = [answer.result() for answer in answers]
         if any(isinstance(reply.result, exceptions.SessionExpiredError) for reply in replies):
             raise SessionEndedError
         return replies
