@@ -25,7 +25,7 @@ _HEAD: Final = """\
 # median of five. `python3 dev.py trips` writes them anew; a test fails when a backend needs one more, five times.
 """
 _REPEAT: Final = 5
-"""How often each is counted: nodes that call at once do not always come in the same order."""
+"""How often each is counted: what happens once, such as two that want to lead, adds trips."""
 _LIMIT: Final = 60
 
 

@@ -52,7 +52,8 @@ class CountedLine(FaultProxy):
     """Holds back answers and connections until nothing else passes and no process beneath this one computes, then lets
     all of them go: one round trip.
 
-    So a slow machine changes nothing, and what nodes wait for beside the service counts for nothing.
+    So a slow machine changes nothing, and what nodes wait for beside the service counts for nothing. Nor does it matter
+    which of the nodes that call at once is first.
     """
 
     def __init__(self, port: int) -> None:
@@ -72,8 +73,8 @@ class CountedLine(FaultProxy):
         self._await_stillness(_STILL_TO_SETTLE)
 
     def call(self, orders: Iterable[Callable[[], None]]) -> None:
-        """Give orders to call, all within one round trip, each when nothing passes any more that the one before has
-        caused: otherwise it is left to chance which call comes first, and in some orders one trip more is needed."""
+        """Give orders to call, all within one round trip, each when nothing passes any more of what the one before has
+        caused: of some orders in which calls come one trip more is needed."""
         self._is_calling = True
         try:
             for order in orders:
