@@ -25,7 +25,7 @@ _HEAD: Final = """\
 # median of five. `python3 dev.py trips` writes them anew; a test fails when a backend needs one more, five times.
 """
 _REPEAT: Final = 5
-"""How often each is counted: what happens once, such as two that want to lead, adds trips."""
+"""How often each is counted."""
 _LIMIT: Final = 60
 
 

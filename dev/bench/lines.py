@@ -52,8 +52,9 @@ class CountedLine(FaultProxy):
     """Holds back answers and connections until nothing else passes and no process beneath this one computes, then lets
     all of them go: one round trip.
 
-    So a slow machine changes nothing, and what nodes wait for beside the service counts for nothing. Nor does it matter
-    which of the nodes that call at once is first.
+    So a slow machine changes nothing, and what nodes wait for beside the service counts for nothing. Of nodes that
+    call at once each does when the service has answered the one before: where the service may answer several of them in
+    one go, such as Consul, it does not.
     """
 
     def __init__(self, port: int) -> None:
@@ -74,11 +75,12 @@ class CountedLine(FaultProxy):
 
     def call(self, orders: Iterable[Callable[[], None]]) -> None:
         """Give orders to call, all within one round trip, each when nothing passes any more of what the one before has
-        caused: of some orders in which calls come one trip more is needed."""
+        caused."""
         self._is_calling = True
         try:
             for order in orders:
                 order()
+                # With one look at the processes among them.
                 self._await_stillness(_STILL + 1)
         finally:
             self._is_calling = False

@@ -6,7 +6,6 @@ do not have goes into `.services` and is named by a variable (printed, and in `e
 `rdzv_conformance.servers` looks for. Needs the standard library only.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -14,8 +13,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -264,15 +262,6 @@ def _unpack(package: Path, target: Path) -> None:
         Path(folder, "files").rename(target)
 
 
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Two tasks that need the same service may begin side by side: the second finds what the first has brought in."""
-    CACHE.mkdir(exist_ok=True)
-    with (CACHE / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _run(command: Sequence[str], folder: Path) -> None:
     settings = os.environ | {"TMPDIR": str(folder), "LC_ALL": "C"}
     subprocess.run(command, cwd=folder, env=settings, check=True, capture_output=True, text=True)
@@ -285,8 +274,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(f"Usage: {sys.argv[0]} install SERVICE..., where SERVICE is one of: {', '.join(SERVICES)}")
     for name in names:
         try:
-            with _one_at_a_time():
-                SERVICES[name]()
+            SERVICES[name]()
         except MissingError as error:
             sys.exit(f"{name}: {error}")
     for name, value in environment().items():

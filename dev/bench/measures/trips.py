@@ -1,7 +1,7 @@
 """How many round trips lie one after the other between the last node's call and the world that all know.
 
 The nodes are processes, and the service is far away: see `lines.py`. All call at once, or come back from a
-world, or the last of them arrives when the others wait:
+world in which they have been for a while, or the last of them arrives when the others wait:
 
 * known: it has seen `control` before, as a node has that was made in time;
 * first call: its process has had another node before, but it is made by its call, and has read nothing;

@@ -17,6 +17,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_transport import Change, Changes, ChangeWatch, Client, EndpointError, GapError, Member, Watches, changes
 from rdzv_transport.connection import ResponseTimeoutError
+from rdzv_transport.reading import Reading
 
 CALL = 5.0
 
@@ -253,7 +254,7 @@ def test_a_reading_settles_what_has_come_since_if_it_shows_as_much(service: Serv
     assert service.reads == 2
 
 
-@pytest.mark.parametrize("at", ["close", "demote", "settle"])
+@pytest.mark.parametrize("at", ["receive", "close", "demote", "settle"])
 def test_an_interrupt_leaves_no_reading_that_was_answered(
     service: Service, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -271,12 +272,14 @@ def test_an_interrupt_leaves_no_reading_that_was_answered(
         if at == "settle":
             patch.setattr(stream, "close", interrupted)
         else:
-            patch.setattr(*{"close": (first, "close"), "demote": (service.client, "demote")}[at], interrupted)
+            places = {"receive": (Reading, "receive"), "close": (first, "close"), "demote": (service.client, "demote")}
+            patch.setattr(*places[at], interrupted)
         with pytest.raises(KeyboardInterrupt):
             service.wait(since, 0.01)
+    assert first.closed or at == "close"
     service.reading = Late(service, 1)
     assert service.wait(since, 0.01).entries == service.entries
-    assert first.waits == 0
+    assert first.waits == (1 if at == "receive" else 0)
     stream.close()
 
 

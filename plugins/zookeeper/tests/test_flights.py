@@ -10,7 +10,7 @@ from rdzv_conformance.meanwhile import follow
 from rdzv_conformance.servers import ZooKeeperServer
 from rdzv_core.backend import ABSENT, ANY
 
-from rdzv_zookeeper import channel, wire
+from rdzv_zookeeper import cache, channel, wire
 
 from .clients import CALL, Connect
 
@@ -95,6 +95,53 @@ def test_what_is_asked_along_with_a_session_may_take_more_than_one_flight(
     )
     assert count == (number + 255) // 256
     assert [type(reply.result) for reply in replies] == [tuple if place % 3 else list for place in range(number)]
+
+
+def test_what_is_asked_besides_keeps_to_the_room_of_a_flight(
+    shared_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = connect(shared_zookeeper.get_endpoint()).link.session
+    deadline = time.monotonic() + CALL
+    ours = session.channel(deadline)
+    send, flights, owed = ours.send, list[int](), list[int]()
+
+    def noted(requests: Any, *arguments: Any, **options: Any) -> Any:
+        answers = send(requests, *arguments, **options)
+        flights.append(len(requests))
+        owed.append(sum(not answer.done() for _, _, answer in list(ours._pending)))
+        return answers
+
+    monkeypatch.setattr(ours, "send", noted)
+    news = [GetData("/zookeeper", False)] * 300
+
+    def more() -> list[Any]:
+        new = news[:] if flights else []
+        del news[: len(new)]
+        return new
+
+    replies = ours.exchange([GetChildren("/zookeeper", False)] * 10, deadline, more)
+    assert flights == [10, 256, 44]
+    assert max(owed) <= 256
+    assert [type(reply.result) for reply in replies] == [list] * 10 + [tuple] * 300
+
+
+def test_a_prefix_that_always_changes_is_read_in_time(
+    shared_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_QUIET", 0.1)
+    reader = connect(shared_zookeeper.get_endpoint(), run_id="restless")
+    reader.put("nodes/a", b"x", expect=ABSENT, timeout=CALL)
+    seen = reader.read_all("nodes", timeout=CALL)
+    ours = reader.link.session.channel(time.monotonic() + CALL)
+    send, path = ours.send, reader.link._layout.path("nodes/a")
+
+    def changed(requests: Any, *arguments: Any, **options: Any) -> Any:
+        answers = send(requests, *arguments, **options)
+        reader.link._note(path, False)
+        return answers
+
+    monkeypatch.setattr(ours, "send", changed)
+    assert reader.read_all("nodes", timeout=CALL).entries == seen.entries
 
 
 def test_what_changes_while_a_read_is_on_its_way_is_read_before_its_answer(

@@ -33,7 +33,7 @@ _REFUTED: Final = ("index is stale", "failed index check", "failed to check inde
 
 
 class Keys:
-    """The keys of one run, as one process reaches them.
+    """The keys of one run, as one process reaches them: a `rdzv_transport.polls.Polled`.
 
     Args:
         client: By which Consul is reached.

@@ -196,12 +196,17 @@ class ChangeWatch:
 
     def _settle(self, doubt: int, timeout: float, deadline: float) -> None:
         before = self._now.revision
-        settling = self._settling or _Settling(doubt, before, Reading(self._source, self._prefix, timeout))
-        # What fails, or is interrupted, is not gone on with.
+        if (settling := self._settling) is None:
+            reading = Reading(self._source, self._prefix, timeout)
+            settling = self._settling = _Settling(doubt, before, reading)
+        try:
+            if (read := settling.reading.receive(deadline)) is None:
+                return
+        except BaseException:
+            # An interrupt, too: the next wait reads anew.
+            self._end_reading()
+            raise
         self._settling = None
-        if (read := settling.reading.receive(deadline)) is None:
-            self._settling = settling
-            return
         # A caller may have brought newer news since it was asked: then it is only late.
         fell_back = read.revision < settling.known
         if fell_back:

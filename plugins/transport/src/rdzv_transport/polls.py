@@ -54,7 +54,12 @@ class Polled(Readable, Protocol):
 
 
 class PollWatch:
-    """What is known of one prefix, and the poll that keeps it up to date."""
+    """What is known of one prefix, and the poll that keeps it up to date.
+
+    Args:
+        service: Asked for what is at or under the prefix.
+        prefix: Which.
+    """
 
     def __init__(self, service: Polled, prefix: str) -> None:
         self._service = service
@@ -72,9 +77,9 @@ class PollWatch:
         """See `KeyValueBackend.wait`."""
         known = since.revision if isinstance(since.revision, Revision) else _UNKNOWN
         with self._turns.lock:
-            is_unread = self._now is None and self._reading is None
+            is_recent = time.monotonic() - known.received < _REUSE_WINDOW
             # After a failure the service may have lost what it had, and what is newer never come.
-            if is_unread and not self._has_failed and time.monotonic() - known.received < _REUSE_WINDOW:
+            if self._now is None and is_recent and not self._has_failed:
                 self._now = since
 
         def news() -> Snapshot | None:
@@ -120,7 +125,7 @@ class PollWatch:
 
     def _receive_reading(self, reading: Reading, deadline: float) -> None:
         if (found := reading.receive(deadline)) is not None:
-            self.close()
+            self._reading = None
             self._take_in(found)
 
     def _receive(self, poll: Poll[Snapshot], deadline: float) -> None:

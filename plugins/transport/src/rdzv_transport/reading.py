@@ -57,9 +57,14 @@ class Reading:
                     return None
                 return answer[0]
             except EndpointError as failure:
-                if isinstance(failure, ResponseTimeoutError) and len(client.members) == 1:
+                if not isinstance(failure, ResponseTimeoutError) or len(client.members) > 1:
+                    client.demote(poll.member)
+                elif time.monotonic() < deadline:
                     raise client.fail(poll.member, failure) from failure
-                client.demote(poll.member)
+                else:
+                    # What a wait says at its end counts as cut short by that: the next one says it, or has the answer.
+                    self._poll = poll
+                    return None
             finally:
                 if self._poll is None:
                     poll.close()

@@ -18,7 +18,7 @@ from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import EndpointError, FailoverClient, Prefixes, alone, contains
 
 from . import wire
-from .channel import Channel
+from .channel import PER_FLIGHT, Channel
 from .folders import Folders
 from .layout import Layout, is_incarnation_node, read_entry
 from .removal import remove
@@ -227,35 +227,36 @@ class _PrefixCache:
         """Read what has changed, until nothing has. What is heard of meanwhile is asked for at once: several nodes that
         come one after the other are as few round trips away as one of them."""
         until = time.monotonic() + _QUIET
-        asked: list[str] = []
-        noted = 0
-
-        def news() -> list[wire.Request]:
-            nonlocal noted
-            new = self._changed[noted:]
-            noted += len(new)
-            paths = sorted(set(new))
-            asked.extend(paths)
-            return [GetData(path, False) for path in paths]
-
         while True:
             # No value came, or this is not the time to wait for one.
             created = list(self._created)
             self._changed += created
             self._created.difference_update(created)
-            noted, asked = 0, []
-            requests = [*first, *news()]
+            noted = self._changed[:]
+            paths = sorted(set(noted))
+            requests = [*first, *(GetData(path, False) for path in paths)]
             if not requests:
                 return
-            replies = channel.exchange(requests, deadline, lambda: news() if time.monotonic() < until else ())
-            for path, reply in zip(asked, replies[len(first) :], strict=True):
+            replies = channel.exchange(requests, deadline, partial(self._news, noted, paths, until))
+            for path, reply in zip(paths, replies[len(first) :], strict=True):
                 self._take(path, reply)
             # Not sooner: whatever comes in between, an interrupt too, they are read again.
-            del self._changed[:noted]
+            del self._changed[: len(noted)]
             # A change that was noted before the answer of the barrier is part of a fresh look, however late that came.
             if not first and time.monotonic() >= until:
                 return
             first = ()
+
+    def _news(self, noted: list[str], paths: list[str], until: float) -> list[wire.Request]:
+        """Ask for what was noted since, but for no path twice, and for no more than one flight in all: what was read
+        shall be taken in soon, also where changes go on and on."""
+        before = len(paths)
+        for path in self._changed[len(noted) :]:
+            if path in paths or len(paths) >= PER_FLIGHT or time.monotonic() >= until:
+                break
+            noted.append(path)
+            paths.append(path)
+        return [GetData(path, False) for path in paths[before:]]
 
     def _take(self, path: str, reply: wire.Reply) -> bool:
         """Take in what a node holds; whether there are nodes under it."""

@@ -20,7 +20,7 @@ from rdzv_transport import EndpointError, FailoverClient, alone
 from . import wire
 from .failures import NotZooKeeperError, SessionEndedError, name_of
 
-_PER_FLIGHT: Final = 256
+PER_FLIGHT: Final = 256
 """How many requests are sent before the first answer is read: each side can hold so many for the other."""
 
 _OFTEN: Final = 1.0
@@ -33,7 +33,7 @@ until the next one comes. A server that a thousand clients ask at once is slower
 
 def opening(begun: Sequence[wire.Request]) -> bytes:
     """What is sent before there is a channel that has `begun` with these requests: the first flight of them."""
-    return b"".join(wire.frame(request, number) for number, request in enumerate(begun[:_PER_FLIGHT], 1))
+    return b"".join(wire.frame(request, number) for number, request in enumerate(begun[:PER_FLIGHT], 1))
 
 
 class Channel:
@@ -67,7 +67,7 @@ class Channel:
         self._turns = Turns()
         self._number = 0
         # The numbers and requests whose answers have not come, with these.
-        self._pending = deque(self._flight(begun[:_PER_FLIGHT]))
+        self._pending = deque(self._flight(begun[:PER_FLIGHT]))
         self._begun = begun, [answer for _, _, answer in self._pending]
         self._asked = time.monotonic()
 
@@ -82,8 +82,9 @@ class Channel:
         Args:
             requests: Which.
             deadline: Until when.
-            more: What else is to be asked by now, looked at whenever something has arrived while answers are owed: it
-                is sent at once, and costs no round trip of its own. Its answers stand behind those of `requests`.
+            more: Gives what else is to be asked, once; it is called whenever something has arrived while answers are
+                owed. That is sent at once, and costs no round trip of its own; its answers stand behind those of
+                `requests`.
 
         Raises:
             EndpointError: The connection broke, or the deadline has come.
@@ -94,11 +95,13 @@ class Channel:
 
         def is_due() -> bool:
             left.extend(more())
-            owed = sum(not answer.done() for answer in answers[-_PER_FLIGHT:])
-            return not owed or (bool(left) and owed + len(left) <= _PER_FLIGHT)
+            # Answers come in order: the last one after all others.
+            if not answers or answers[-1].done():
+                return True
+            return bool(left) and len(self._pending) + len(left) <= PER_FLIGHT
 
         while True:
-            flight = left[:_PER_FLIGHT]
+            flight = left[:PER_FLIGHT]
             del left[: len(flight)]
             if flight:
                 answers += self.send(flight, deadline, applied=bool(answers))
