@@ -1,4 +1,4 @@
-"""The line that counts round trips: what counts as one, whoever computes meanwhile."""
+"""The line that counts round trips: what counts as one, also while other processes compute."""
 
 import socket
 import time
@@ -15,7 +15,7 @@ PATIENCE = 10.0
 
 @pytest.fixture
 def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A line to a service that nobody asks."""
+    """A line to a service that no process asks."""
     monkeypatch.syspath_prepend(ROOT / "dev")
     with socket.socket() as service, import_module("bench.lines").CountedLine(_listening(service)) as line:
         yield line

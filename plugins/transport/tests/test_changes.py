@@ -17,7 +17,6 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_transport import Change, Changes, ChangeWatch, Client, EndpointError, GapError, Member, Watches, changes
 from rdzv_transport.connection import ResponseTimeoutError
-from rdzv_transport.reading import Reading
 
 CALL = 5.0
 
@@ -272,7 +271,7 @@ def test_an_interrupt_leaves_no_reading_that_was_answered(
         if at == "settle":
             patch.setattr(stream, "close", interrupted)
         else:
-            places = {"receive": (Reading, "receive"), "close": (first, "close"), "demote": (service.client, "demote")}
+            places = {"receive": (first, "receive"), "close": (first, "close"), "demote": (service.client, "demote")}
             patch.setattr(*places[at], interrupted)
         with pytest.raises(KeyboardInterrupt):
             service.wait(since, 0.01)

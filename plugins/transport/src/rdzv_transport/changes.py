@@ -182,23 +182,22 @@ class ChangeWatch:
     def _step(self, deadline: float) -> None:
         """One step towards news: read the prefix, or open the stream, or receive from it."""
         client, doubt = self._source.client, self._doubt
-        timeout = min(deadline - time.monotonic(), client.patience)
         with client.forgiving(deadline):
             if doubt is not None:
-                self._settle(doubt, timeout, deadline)
+                self._settle(doubt, deadline)
                 return
             # No doubt is left: `_adopt` has settled it, and the reading is of no use.
             self._end_reading()
             if self._changes is None:
+                timeout = min(deadline - time.monotonic(), client.patience)
                 self._changes = self._source.changes(self._prefix, self._now.revision, timeout)
             else:
                 self._receive(self._changes, deadline)
 
-    def _settle(self, doubt: int, timeout: float, deadline: float) -> None:
+    def _settle(self, doubt: int, deadline: float) -> None:
         before = self._now.revision
         if (settling := self._settling) is None:
-            reading = Reading(self._source, self._prefix, timeout)
-            settling = self._settling = _Settling(doubt, before, reading)
+            settling = self._settling = _Settling(doubt, before, Reading(self._source, self._prefix))
         try:
             if (read := settling.reading.receive(deadline)) is None:
                 return

@@ -117,10 +117,10 @@ class PollWatch:
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             return
         self._next_poll = time.monotonic() + PAUSE
-        timeout = min(deadline - time.monotonic(), self._client.patience)
         if (now := self._now) is None:
-            self._reading = Reading(self._service, self._prefix, timeout)
+            self._reading = Reading(self._service, self._prefix)
         else:
+            timeout = min(deadline - time.monotonic(), self._client.patience)
             self._poll = self._service.open_poll(self._prefix, now, timeout)
 
     def _receive_reading(self, reading: Reading, deadline: float) -> None:

@@ -35,11 +35,12 @@ class Reading:
     A call tries the other endpoints, and says what fails. The only endpoint that has not answered has had its time.
     """
 
-    def __init__(self, service: Readable, prefix: str, timeout: float) -> None:
-        """Ask, within `timeout` seconds. Its user closes it."""
+    def __init__(self, service: Readable, prefix: str) -> None:
+        """Nothing is asked yet. Its user closes it."""
         self._service = service
         self._prefix = prefix
-        self._poll = service.open_reading(prefix, timeout)
+        self._poll: Poll[Snapshot] | None = None
+        self._has_begun = False
 
     def receive(self, deadline: float) -> Snapshot | None:
         """Everything there is; None: it has not come by `deadline`, and the next wait receives it.
@@ -48,6 +49,9 @@ class Reading:
             RendezvousConnectionError: No endpoint has answered; the next wait reads anew.
         """
         client = self._service.client
+        if not self._has_begun:
+            self._has_begun = True
+            self._poll = self._service.open_reading(self._prefix, self._timeout(deadline))
         if (poll := self._poll) is not None:
             try:
                 # First of all: one that was answered must not be received from again, whatever interrupts this.
@@ -68,10 +72,13 @@ class Reading:
             finally:
                 if self._poll is None:
                     poll.close()
-        return self._service.read_all(self._prefix, min(client.patience, deadline - time.monotonic()))
+        return self._service.read_all(self._prefix, self._timeout(deadline))
 
     def close(self) -> None:
         """Give it up. Closing twice is fine, and so is closing one that was answered."""
         poll, self._poll = self._poll, None
         if poll is not None:
             poll.close()
+
+    def _timeout(self, deadline: float) -> float:
+        return min(deadline - time.monotonic(), self._service.client.patience)
